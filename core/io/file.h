@@ -1,0 +1,35 @@
+/* file.h - reading whole files and mapping them, and writing so that a file is complete or absent.
+** Messages name the file and the system's reason. */
+#ifndef zt_file_h
+#define zt_file_h
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/base/err.h"
+
+/* '*data' is nbytes long plus a zero byte; free with zt_free. */
+ZT_API zt_status zt_file_read(const char *path, char **data, size_t *nbytes);
+
+/* A read-only mapping; an empty file gives data NULL, nbytes 0. */
+typedef struct zt_map {
+  const unsigned char *data;
+  size_t nbytes;
+} zt_map;
+ZT_API zt_status zt_map_open(const char *path, zt_map *out);
+ZT_API void zt_map_close(zt_map *map);
+
+/* Writes beside 'path' (path.tmp.PID), then fsyncs, renames over it and fsyncs the folder. Until commit the old file
+** stands; abort leaves nothing behind. */
+typedef struct zt_writer zt_writer;
+ZT_API zt_status zt_writer_open(const char *path, zt_writer **out);
+ZT_API zt_status zt_writer_write(zt_writer *w, const void *data, size_t nbytes);
+ZT_API zt_status zt_writer_commit(zt_writer *w); /* closes and frees w, also on failure (then as abort) */
+ZT_API void zt_writer_abort(zt_writer *w);       /* NULL ok */
+/* open, write, commit */
+ZT_API zt_status zt_file_write(const char *path, const void *data, size_t nbytes);
+
+ZT_API zt_status zt_make_dirs(const char *path); /* as mkdir -p */
+ZT_API bool zt_file_exists(const char *path);
+
+#endif

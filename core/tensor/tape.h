@@ -1,0 +1,36 @@
+/* tape.h - reverse-mode differentiation over a linear tape.
+** Each op that needs a gradient leaves a node; nodes stand in the order of execution, which is a topological order, so
+** backward walks the list from the end. A tensor holds its node, a node holds the nodes and leaves that it reads, so a
+** branch nobody can reach any more leaves the tape by itself. A node owns what it saved and gives it up as backward
+** passes it. A *mark* is a node whose backward is a callback: a checkpointed segment is one (zt_checkpoint). */
+#ifndef zt_tape_h
+#define zt_tape_h
+
+#include "core/tensor/tensor.h"
+
+/* Runs backward from a scalar 'loss' seeded with 'seed' (the loss scale, or 1), or from any tensor seeded with 'grad'
+** (same shape; NULL where a scalar). Gradients are added to the leaves' 'grad'. Counts each leaf's uses first; when the
+** last has delivered, the leaf's gradient is final and on_final (zt_ctx_set_on_final) is called. A second backward
+** through the same nodes raises ZT_STATE. After a failure the tape from 'loss' is spent, too. */
+ZT_API zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed);
+
+/* Called when a leaf's gradient is final; a failure ends backward with it. */
+typedef zt_status (*zt_on_final)(void *user, zt_ctx *c, zt_tensor *leaf);
+ZT_API void zt_ctx_set_on_final(zt_ctx *c, zt_on_final fn, void *user);
+
+/* A segment that keeps none of its activations: 'run' is called now with gradients off, and again in backward.
+** It must compute the same from the same inputs; random ops replay. run() gives 'n_out' owned tensors in out[]. */
+typedef zt_status (*zt_segment_run)(void *user, zt_ctx *c, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out);
+typedef struct zt_segment {
+  zt_segment_run run;
+  void (*release)(void *user); /* called when the segment is no longer needed; NULL ok */
+  void *user;
+} zt_segment;
+/* Takes over 'segment', also on failure. Leaves that run() reads are found by watching it. Bit-equal gradients: the
+** second run records on the same tape and delivers in the same order as without a checkpoint. */
+ZT_API zt_status zt_checkpoint(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out);
+
+/* Nodes now on the tape (tests, reports). */
+ZT_API size_t zt_tape_length(const zt_ctx *c);
+
+#endif

@@ -1,0 +1,25 @@
+/* ztrain.h - all that an embedder includes. */
+#ifndef ztrain_h
+#define ztrain_h
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/base/err.h"
+#include "core/base/log.h"
+#include "core/base/mem.h"
+#include "core/data/corpus.h"
+#include "core/data/order.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
+#include "core/tensor/ops.h"
+#include "core/tensor/tape.h"
+#include "core/text/tokenizer.h"
+#include "core/train/optim.h"
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,257 @@
+---@meta ztrain.core
+-- What the C side (bindings/) gives to the Lua library. Recipes use `require "ztrain"`, which re-exports the public part
+-- (everything here but what is marked internal). Dimensions and positions count from 1, negative dimensions from the end;
+-- integers inside tensors (ids, labels, indices) count from 0. Everything that fails raises at the script's line.
+
+---@alias dtype "float32"|"float64"|"bfloat16"|"float16"|"int64"|"int32"|"uint8"
+---@alias act "relu"|"gelu"|"gelu_tanh"|"silu"|"tanh"
+
+---@class ztrain.core
+local core = {}
+
+---@class Tensor
+---@field grad Tensor? accumulated gradient of a leaf; may be set (nil drops it)
+---@operator add(Tensor|number): Tensor
+---@operator sub(Tensor|number): Tensor
+---@operator mul(Tensor|number): Tensor
+---@operator div(Tensor|number): Tensor
+---@operator pow(Tensor|number): Tensor
+---@operator unm: Tensor
+local Tensor = {}
+
+------------------------------------------------------------------------------- making
+---Nested tables of numbers (or one number). Default dtype float32; `{dtype = "int64"}` for ids.
+---@param values table|number
+---@param opts? {dtype: dtype?, device: string?}
+---@return Tensor
+function core.tensor(values, opts) end
+---zeros, ones, arange, randn take sizes as arguments or one table of sizes, then an options table.
+---@return Tensor
+function core.zeros(...) end
+function core.ones(...) end
+---@param shape integer[] @param value number @param opts? table
+function core.full(shape, value, opts) end
+---arange(n) or arange(start, stop[, step][, opts]): stop excluded; int64 unless opts.dtype says otherwise
+function core.arange(...) end
+---standard normal, from the context's random state
+function core.randn(...) end
+---From raw bytes (internal: loaders). @param bytes string
+function core.from_bytes(bytes, dtype, shape) end
+
+------------------------------------------------------------------------------- asking
+---@param d? integer @return integer ... size(d) is one number; size() all of them
+function Tensor:size(d) end
+---@return integer
+function Tensor:dim() end
+---@return dtype
+function Tensor:dtype() end
+---@return string
+function Tensor:device() end
+---number of elements @return integer
+function Tensor:numel() end
+function Tensor:is_contiguous() end
+---nested tables (integers for integer dtypes) @return table|number
+function Tensor:totable() end
+---the one element @return number
+function Tensor:item() end
+---contiguous raw bytes (internal: files) @return string
+function Tensor:bytes() end
+---same dtype, shape and bits @return boolean
+function Tensor:equal(other) end
+---checksum of the bytes, as 16 hex digits (tests, --hash) @return string
+function Tensor:hash() end
+
+------------------------------------------------------------------------------- gradients
+---@param on? boolean default true @return Tensor self
+function Tensor:requires_grad_(on) end
+---without arguments: whether a gradient flows to it @return boolean
+function Tensor:requires_grad() end
+---@param grad? Tensor @param opts? {seed: number}
+function Tensor:backward(grad, opts) end
+---same bytes, no history
+function Tensor:detach() end
+---keeps it alive beyond the scope that made it @return Tensor self
+function Tensor:keep() end
+---runs fn with gradients off and returns what it returns (restored on error too)
+function core.no_grad(fn, ...) end
+---whether gradients are recorded @return boolean
+function core.grad_enabled() end
+---fn(...) computed again in backward instead of keeping its activations; tensors in, tensors out
+function core.checkpoint(fn, ...) end
+---Runs fn(...) in a scope (internal: module calls): tensors made inside are freed when it returns, but for those reachable
+---from what it returns, kept, or assigned to a module's field. `name` stands in errors: the module's path.
+function core.scope(name, fn, ...) end
+
+------------------------------------------------------------------------------- operations; each also a method: t:exp()
+---elementwise, broadcasting; the second operand of add sub mul div pow may be a number
+function core.add(a, b) end  function core.sub(a, b) end  function core.mul(a, b) end
+function core.div(a, b) end  function core.pow(a, b) end  function core.neg(x) end
+function core.exp(x) end     function core.log(x) end     function core.sqrt(x) end   function core.rsqrt(x) end
+function core.tanh(x) end    function core.sigmoid(x) end function core.relu(x) end   function core.gelu(x) end
+function core.gelu_tanh(x) end  function core.silu(x) end function core.clamp(x, low, high) end
+---comparisons give uint8: eq ne lt le gt ge (b: tensor or number)
+function core.eq(a, b) end function core.ne(a, b) end function core.lt(a, b) end
+function core.le(a, b) end function core.gt(a, b) end function core.ge(a, b) end
+function core.where(cond, a, b) end
+function core.masked_fill(x, mask, value) end
+---reductions: over dimension d, or over all without it; keepdim
+function core.sum(x, d, keepdim) end  function core.mean(x, d, keepdim) end
+function core.max(x, d, keepdim) end  function core.min(x, d, keepdim) end   -- with d: values, index
+function core.var(x, d, keepdim, correction) end  function core.norm(x, d, keepdim) end
+function core.argmax(x, d, keepdim) end  function core.logsumexp(x, d, keepdim) end
+---@return Tensor values, Tensor index
+function core.topk(x, k, d, largest) end
+function core.matmul(a, b) end
+---y = act(x w^T + b); w (out, in), or (in, out) with in_out @param opts? {act: act?, in_out: boolean?}
+function core.linear(x, w, b, opts) end
+function core.layer_norm(x, w, b, eps) end
+---@return Tensor y, Tensor sum
+function core.residual_layer_norm(x, residual, w, b, eps) end
+function core.softmax(x, d, mask) end  function core.log_softmax(x, d, mask) end
+function core.dropout(x, p) end
+---@param opts? {mask: Tensor?, bias: Tensor?, scale: number?, causal: boolean?, dropout: number?} mask is uint8 (B, Tk)
+function core.attention(q, k, v, opts) end
+---qkv (B, T, 3 H D) -> (B, T, H D)
+function core.attention_qkv(qkv, n_head, opts) end
+---@param opts? {ignore_index: integer?, label_smoothing: number?} ignore_index -100
+---@return Tensor loss, Tensor count
+function core.cross_entropy(logits, labels, opts) end
+---cross entropy of x w^T without holding all logits @return Tensor loss, Tensor count
+function core.linear_cross_entropy(x, w, labels, opts) end
+function core.mse(x, target) end
+---@param opts? {stride: integer?, padding: integer?, dilation: integer?}
+function core.conv1d(x, w, b, opts) end
+function core.embedding(w, ids) end
+function core.gather(x, d, index) end  function core.index_select(x, d, index) end
+function core.scatter_add(x, d, index, src) end
+---@param list Tensor[]
+function core.cat(list, d) end  function core.stack(list, d) end
+---equal parts of n (the last may be smaller), or a table of lengths @return Tensor ...
+function core.split(x, n, d) end
+---sizes as arguments or a table; one may be -1
+function core.reshape(x, ...) end  function core.view(x, ...) end  function core.expand(x, ...) end
+function core.transpose(x, d1, d2) end  function core.permute(x, ...) end
+function core.narrow(x, d, start, n) end
+function core.contiguous(x) end  function core.copy(x) end
+---@param what dtype|string a dtype or a device
+function Tensor:to(what) end
+---element or subtensor i of dimension 1 (a view); -1 is the last
+---@class Tensor @field [integer] Tensor
+
+------------------------------------------------------------------------------- in place, no history; return self
+function Tensor:fill_(v) end   function Tensor:zero_() end   function Tensor:copy_(src) end
+function Tensor:add_(x, alpha) end  -- x: tensor or number
+function Tensor:mul_(factor) end
+function Tensor:normal_(mean, std) end  function Tensor:uniform_(low, high) end
+
+------------------------------------------------------------------------------- without gradient
+---one id a row of logits (rows, V) @param opts? {temperature: number?, top_k: integer?, top_p: number?}
+function core.sample(logits, opts) end
+---L2 norm of all tensors of a list together; also the place of the first non-finite element
+---@return number norm, integer? which, integer? element  -- which: position in the list, element: from 0
+function core.global_norm(list) end
+
+------------------------------------------------------------------------------- context (internal unless re-exported)
+---seeds all random numbers
+function core.seed(n) end
+---@param t {step: integer?, call: integer?, first_sample: integer?} sets given fields @return table all fields (with seed)
+function core.random_state(t) end
+---@return {used: integer, peak: integer, held: integer, held_peak: integer, kinds: table<string, integer>, peak_kinds: table<string, integer>}
+function core.memory() end
+function core.reset_peak_memory() end
+---peak resident bytes of the process (host) @return integer
+function core.peak_rss() end
+---calls fn with new tensors counted as kind ("parameters", "gradients", "optimizer", "activations", "communication", "other")
+function core.with_kind(kind, fn, ...) end
+---seconds, monotonic
+function core.time() end
+---whether a stop was asked for by SIGINT or SIGTERM: the signal's number or nil. 'defer' true: from now on a signal only
+---sets this (a training loop looks); false: it raises at once @return integer?
+function core.stop_signal(defer) end
+---whether a file is a terminal: "stdout" or "stderr"; and its width in columns
+function core.is_terminal(name) end
+function core.mkdirs(path) end
+---atomic whole-file write
+function core.write_file(path, text) end
+---@return string? text, string? message
+function core.read_file(path) end
+function core.file_exists(path) end
+---number of nodes on the tape (tests)
+function core.tape_length() end
+---fails host allocation number n from now on (tests); 0: off
+function core.fail_allocation(n, forever) end
+---@return {n_allocations: integer, n_live_blocks: integer}
+function core.host_memory() end
+---names of the op table and of the kernel list (tests)
+function core.op_names() end  function core.kernel_names() end
+---assigning a tensor to a module's field keeps it alive (internal)
+function core.keep(t) end
+
+------------------------------------------------------------------------------- optimizers (internal: ztrain.optim)
+---@class Optim
+local Optim = {}
+---@param kind "adamw"|"adam"|"sgd"|"lion"
+---@return Optim
+function core.optim(kind) end
+---@param group integer from 1 @return integer index from 1
+function Optim:add(param, group) end
+---@param hyper {lr: number, beta1: number?, beta2: number?, eps: number?, weight_decay: number?, momentum: number?, dampening: number?, nesterov: boolean?, grad_scale: number?}
+function Optim:step(group, hyper) end
+function Optim:zero_grad() end
+---@return integer steps, Tensor? m, Tensor? v
+function Optim:state(index) end
+function Optim:set_state(index, steps, m, v) end
+
+------------------------------------------------------------------------------- files (bindings/lua_io.c)
+---@param names? string[] only these @return table<string, Tensor>, string[] order, table<string, string>? metadata
+function core.safetensors_load(path, names) end
+---Checks first, then fills: into[name] gets the bytes of file[name], cast to its dtype. Missing names, unexpected names and
+---wrong shapes are all listed in one error, unless opts.strict is false. @param into table<string, Tensor>
+---@param opts? {strict: boolean?, rename: (fun(name: string): string?)?} rename maps a file's name to into's; nil: ignored
+---@return string[] missing, string[] unexpected
+function core.safetensors_load_into(path, into, opts) end
+---@param tensors table<string, Tensor> @param order? string[] (default: sorted names) @param metadata? table<string,string>
+function core.safetensors_save(path, tensors, order, metadata) end
+---JSON null is core.null; arrays and objects become tables, integers stay integers
+function core.json_decode(text, name) end
+---keys sorted; a table with 1..n is an array, an empty one an object unless opts.empty_array; {indent: integer?}
+function core.json_encode(value, opts) end
+function core.json_load(path) end
+core.null = nil
+
+------------------------------------------------------------------------------- text (bindings/lua_text.c)
+---@class Tokenizer
+---@field vocab_size integer
+local Tokenizer = {}
+---@return Tokenizer
+function core.tokenizer_load(path) end
+---@param opts? {vocab_size: integer?, min_frequency: integer?, special_tokens: string[]?}
+function core.tokenizer_train_bpe(paths, opts) end
+---@return integer[]
+function Tokenizer:encode_ids(text, opts) end
+---@param ids integer[]|Tensor @param opts? {skip_special_tokens: boolean?}
+function Tokenizer:decode(ids, opts) end
+---@return integer?
+function Tokenizer:token_to_id(token) end
+---@return string?
+function Tokenizer:id_to_token(id) end
+---@param role "bos"|"eos"|"unk"|"pad"|"sep"|"cls"|"mask" @return integer?
+function Tokenizer:special(role) end
+function Tokenizer:save_pretrained(dir) end
+---@return string 16 hex digits
+function Tokenizer:hash() end
+
+------------------------------------------------------------------------------- data (bindings/lua_data.c)
+---@class Corpus
+---@field block_count integer @field token_count integer @field block_size integer
+local Corpus = {}
+---@return Corpus
+function core.corpus_open(path, tokenizer, block_size, cache_folder) end
+---rows: positions from 1 @return Tensor int64 (#rows, block_size)
+function Corpus:blocks(rows) end
+---nats per token of train's unigram model on this corpus @return number
+function Corpus:unigram_loss(train, n_vocab) end
+---position (from 1) of sample i (from 1) of an epoch's shuffle @return integer
+function core.order_at(seed, epoch, count, i) end
+
+return core
