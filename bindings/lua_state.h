@@ -38,6 +38,7 @@ typedef struct zt_scope {
   zt_link handles;  /* what was made in it */
   const char *name; /* kept by the names table; "" for the root */
   lua_State *thread;
+  struct zt_lua *state; /* NULL once it is closed */
 } zt_scope;
 
 typedef struct zt_lua {
