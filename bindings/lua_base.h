@@ -42,6 +42,8 @@ void zt_push_tensor(lua_State *L, zt_tensor *t);   /* pushes a new handle that r
 zt_tensor *zt_check_tensor(lua_State *L, int arg); /* borrowed from the handle */
 zt_tensor *zt_opt_tensor(lua_State *L, int arg);   /* NULL for nil or none */
 bool zt_is_tensor(lua_State *L, int index);
+/* A tensor, or a number as a scalar tensor of that dtype, whose handle is pushed. */
+zt_tensor *zt_check_operand(lua_State *L, int arg, zt_dtype dtype);
 /* A list (table) of tensors; borrowed from it. The array is Lua's, pushed on the stack. */
 zt_tensor **zt_check_tensors(lua_State *L, int arg, int *n);
 
@@ -82,7 +84,7 @@ zt_act zt_option_act(lua_State *L, int arg, const char *name);
 typedef struct zt_lua_subject {
   const luaL_Reg *functions;  /* of the module; NULL ok */
   const luaL_Reg *methods;    /* of Tensor; NULL ok */
-  void (*open)(lua_State *L); /* makes classes, sets constants; the module is at the top of the stack; NULL ok */
+  void (*open)(lua_State *L); /* makes classes, sets constants; the module is at the top; NULL ok */
 } zt_lua_subject;
 
 #endif
