@@ -61,6 +61,8 @@ static zt_lua *new_state(lua_State *L) {
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
+  lua_pushboolean(L, false); /* the slot exists, so that keeping an error allocates nothing */
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &zt_lua_error_key);
   return state;
 }
 
@@ -145,8 +147,9 @@ static size_t where_length(const char *message) {
 }
 
 int zt_lua_on_error(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING || is_noted(L, 1)) return 1;
+  if (lua_type(L, 1) != LUA_TSTRING) return 1;
   const char *path = zt_scope_path(L), *message = lua_tostring(L, 1);
+  if (is_noted(L, 1) && strstr(message, path)) return 1;
   size_t at = where_length(message);
   if (*path) {
     lua_pushlstring(L, message, at);
@@ -372,13 +375,17 @@ static const char *const act_names[] = {[ZT_ACT_NONE] = "none",
                                         [ZT_ACT_TANH] = "tanh",
                                         NULL};
 
-static zt_dtype to_dtype(lua_State *L, const char *name) {
-  zt_dtype dtype = ZT_F32;
-  if (!zt_dtype_from_name(name, &dtype)) zt_lua_unknown(L, "dtype", name, dtype_names);
-  return dtype;
+static int choose(lua_State *L, const char *given, const char *what, const char *const names[]) {
+  for (int i = 0; names[i]; i++)
+    if (strcmp(names[i], given) == 0) return i;
+  return zt_lua_unknown(L, what, given, names);
 }
 
-zt_dtype zt_arg_dtype(lua_State *L, int arg) { return to_dtype(L, zt_arg_string(L, arg, NULL)); }
+int zt_arg_choice(lua_State *L, int arg, const char *what, const char *const names[]) {
+  return choose(L, zt_arg_string(L, arg, NULL), what, names);
+}
+
+zt_dtype zt_arg_dtype(lua_State *L, int arg) { return (zt_dtype)zt_arg_choice(L, arg, "dtype", dtype_names); }
 
 int zt_arg_dim(lua_State *L, int arg, int ndim, int otherwise) {
   lua_Integer d = otherwise && lua_isnoneornil(L, arg) ? otherwise : zt_arg_integer(L, arg);
@@ -490,12 +497,9 @@ const char *zt_option_string(lua_State *L, int arg, const char *name, const char
 
 zt_dtype zt_option_dtype(lua_State *L, int arg, const char *name, zt_dtype otherwise) {
   const char *value = zt_option_string(L, arg, name, NULL);
-  return value ? to_dtype(L, value) : otherwise;
+  return value ? (zt_dtype)choose(L, value, "dtype", dtype_names) : otherwise;
 }
 
 zt_act zt_option_act(lua_State *L, int arg, const char *name) {
-  const char *value = zt_option_string(L, arg, name, "none");
-  for (int i = 0; act_names[i]; i++)
-    if (strcmp(act_names[i], value) == 0) return (zt_act)i;
-  return (zt_act)zt_lua_unknown(L, "activation", value, act_names);
+  return (zt_act)choose(L, zt_option_string(L, arg, name, "none"), "activation", act_names);
 }

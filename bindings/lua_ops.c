@@ -17,9 +17,11 @@ static int unary(lua_State *L, zt_unary_fn fn) {
 }
 
 #define UNARY_FUNCTIONS(U)                                                                                      \
-  U(neg, zt_neg) U(exp, zt_exp) U(log, zt_log_) U(sqrt, zt_sqrt) U(rsqrt, zt_rsqrt) U(tanh, zt_tanh)            \
-  U(sigmoid, zt_sigmoid) U(relu, zt_relu) U(gelu, zt_gelu) U(gelu_tanh, zt_gelu_tanh) U(silu, zt_silu)          \
-  U(copy, zt_copy)
+  U(neg, zt_neg)                                                                                                \
+  U(exp, zt_exp)                                                                                                \
+  U(log, zt_log_)                                                                                               \
+  U(sqrt, zt_sqrt) U(rsqrt, zt_rsqrt) U(tanh, zt_tanh) U(sigmoid, zt_sigmoid) U(relu, zt_relu) U(gelu, zt_gelu) \
+      U(gelu_tanh, zt_gelu_tanh) U(silu, zt_silu) U(copy, zt_copy)
 #define UNARY_FUNCTION(name, fn) \
   static int l_##name(lua_State *L) { return unary(L, fn); }
 UNARY_FUNCTIONS(UNARY_FUNCTION)
@@ -28,24 +30,36 @@ UNARY_FUNCTIONS(UNARY_FUNCTION)
 ** The shift of a product is -0, which leaves the sign of a zero alone. False: there is none. */
 static bool with_number(zt_ctx *c, zt_binary kind, zt_tensor **y, zt_tensor *t, double n, bool n_first, zt_status *st) {
   switch (kind) {
-    case ZT_BINARY_ADD: *st = zt_affine(c, y, t, 1, n); return true;
-    case ZT_BINARY_SUB: *st = n_first ? zt_affine(c, y, t, -1, n) : zt_affine(c, y, t, 1, -n); return true;
-    case ZT_BINARY_MUL: *st = zt_affine(c, y, t, n, -0.0); return true;
+    case ZT_BINARY_ADD:
+      *st = zt_affine(c, y, t, 1, n);
+      return true;
+    case ZT_BINARY_SUB:
+      *st = n_first ? zt_affine(c, y, t, -1, n) : zt_affine(c, y, t, 1, -n);
+      return true;
+    case ZT_BINARY_MUL:
+      *st = zt_affine(c, y, t, n, -0.0);
+      return true;
     case ZT_BINARY_POW:
       if (n_first) return false;
       *st = zt_pow_scalar(c, y, t, n);
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
 static zt_status two_tensors(zt_ctx *c, zt_binary kind, zt_tensor **y, zt_tensor *a, zt_tensor *b) {
   switch (kind) {
-    case ZT_BINARY_ADD: return zt_add(c, y, a, b);
-    case ZT_BINARY_SUB: return zt_sub(c, y, a, b);
-    case ZT_BINARY_MUL: return zt_mul(c, y, a, b);
-    case ZT_BINARY_DIV: return zt_div(c, y, a, b);
-    default: return zt_pow(c, y, a, b);
+    case ZT_BINARY_ADD:
+      return zt_add(c, y, a, b);
+    case ZT_BINARY_SUB:
+      return zt_sub(c, y, a, b);
+    case ZT_BINARY_MUL:
+      return zt_mul(c, y, a, b);
+    case ZT_BINARY_DIV:
+      return zt_div(c, y, a, b);
+    default:
+      return zt_pow(c, y, a, b);
   }
 }
 
@@ -487,17 +501,16 @@ static const luaL_Reg lone[] = {
 };
 /* Functions of the module that are methods too. */
 static const luaL_Reg both[] = {
-    UNARY_FUNCTIONS(ROW) ZT_BINARY(ROW_OF_ID) ZT_COMPARE(ROW_OF_ID) REDUCE_FUNCTIONS(ROW)
-    ROW(clamp) ROW(where) ROW(masked_fill) ROW(max) ROW(min) ROW(var) ROW(topk) ROW(matmul) ROW(linear)
-    ROW(layer_norm) ROW(residual_layer_norm) ROW(softmax) ROW(log_softmax) ROW(dropout) ROW(attention)
-    ROW(attention_qkv) ROW(conv1d) ROW(cross_entropy) ROW(linear_cross_entropy) ROW(mse) ROW(embedding) ROW(gather)
-    ROW(index_select) ROW(scatter_add) ROW(split) ROW(reshape) ROW(view) ROW(expand) ROW(transpose) ROW(permute)
-    ROW(narrow) ROW(contiguous)
-    {NULL, NULL},
+    UNARY_FUNCTIONS(ROW) ZT_BINARY(ROW_OF_ID) ZT_COMPARE(ROW_OF_ID) REDUCE_FUNCTIONS(ROW) ROW(clamp) ROW(where)
+        ROW(masked_fill) ROW(max) ROW(min) ROW(var) ROW(topk) ROW(matmul) ROW(linear) ROW(layer_norm)
+            ROW(residual_layer_norm) ROW(softmax) ROW(log_softmax) ROW(dropout) ROW(attention) ROW(attention_qkv)
+                ROW(conv1d) ROW(cross_entropy) ROW(linear_cross_entropy) ROW(mse) ROW(embedding) ROW(gather)
+                    ROW(index_select) ROW(scatter_add) ROW(split) ROW(reshape) ROW(view) ROW(expand) ROW(transpose)
+                        ROW(permute) ROW(narrow) ROW(contiguous){NULL, NULL},
 };
 static const luaL_Reg operators[] = {
-    {"__add", l_add}, {"__sub", l_sub}, {"__mul", l_mul}, {"__div", l_div}, {"__pow", l_pow}, {"__unm", l_neg},
-    {NULL, NULL},
+    {"__add", l_add}, {"__sub", l_sub}, {"__mul", l_mul}, {"__div", l_div},
+    {"__pow", l_pow}, {"__unm", l_neg}, {NULL, NULL},
 };
 
 static void open(lua_State *L) {

@@ -76,12 +76,12 @@ void zt_scopes_clear(zt_lua *state); /* empties all handles */
 /* Tables that a scope's end does not walk into: libraries and the globals. Takes the table at the top, does not pop it. */
 void zt_scope_skip(lua_State *L);
 
-/* --- lua_signal.c */
-zt_status zt_signals_install(void); /* SIGINT and SIGTERM ask to stop; the second ends the process at once */
-void zt_signals_restore(void);
-int zt_signals_stop(void); /* the signal that asked, or 0 */
-void zt_signals_forget(void);
-/* Raises where a signal asked and is not deferred; called often. */
-void zt_signals_check(lua_State *L);
+/* --- lua_signal.c: SIGINT and SIGTERM ask to stop; the second one ends the process at once */
+zt_status zt_signals_install(void);
+void zt_signals_restore(void);               /* the handlers from before; forgets what was asked */
+void zt_signals_watch(lua_State *L);         /* the interpreter to interrupt; NULL: none */
+int zt_signals_stop(void);                   /* the signal that asked, or 0 */
+int zt_signals_defer(lua_State *L, bool on); /* on: it only asks. Off: raises where one has asked already */
+void zt_signals_check(lua_State *L);         /* raises, once, where one has asked and is not deferred */
 
 #endif

@@ -12,18 +12,32 @@
 
 static void put_integer(void *data, size_t i, zt_dtype dtype, lua_Integer value) {
   switch (dtype) {
-    case ZT_I64: ((int64_t *)data)[i] = value; break;
-    case ZT_I32: ((int32_t *)data)[i] = (int32_t)value; break;
-    default: ((uint8_t *)data)[i] = (uint8_t)value; break;
+    case ZT_I64:
+      ((int64_t *)data)[i] = value;
+      break;
+    case ZT_I32:
+      ((int32_t *)data)[i] = (int32_t)value;
+      break;
+    default:
+      ((uint8_t *)data)[i] = (uint8_t)value;
+      break;
   }
 }
 
 static void put_float(void *data, size_t i, zt_dtype dtype, double value) {
   switch (dtype) {
-    case ZT_F64: ((double *)data)[i] = value; break;
-    case ZT_BF16: ((uint16_t *)data)[i] = zt_f32_to_bf16((float)value); break;
-    case ZT_F16: ((uint16_t *)data)[i] = zt_f32_to_f16((float)value); break;
-    default: ((float *)data)[i] = (float)value; break;
+    case ZT_F64:
+      ((double *)data)[i] = value;
+      break;
+    case ZT_BF16:
+      ((uint16_t *)data)[i] = zt_f32_to_bf16((float)value);
+      break;
+    case ZT_F16:
+      ((uint16_t *)data)[i] = zt_f32_to_f16((float)value);
+      break;
+    default:
+      ((float *)data)[i] = (float)value;
+      break;
   }
 }
 
@@ -52,18 +66,25 @@ static void put_top(lua_State *L, void *data, size_t i, zt_dtype dtype) {
 
 static double float_at(const void *data, size_t i, zt_dtype dtype) {
   switch (dtype) {
-    case ZT_F64: return ((const double *)data)[i];
-    case ZT_BF16: return zt_bf16_to_f32(((const uint16_t *)data)[i]);
-    case ZT_F16: return zt_f16_to_f32(((const uint16_t *)data)[i]);
-    default: return ((const float *)data)[i];
+    case ZT_F64:
+      return ((const double *)data)[i];
+    case ZT_BF16:
+      return zt_bf16_to_f32(((const uint16_t *)data)[i]);
+    case ZT_F16:
+      return zt_f16_to_f32(((const uint16_t *)data)[i]);
+    default:
+      return ((const float *)data)[i];
   }
 }
 
 static int64_t integer_at(const void *data, size_t i, zt_dtype dtype) {
   switch (dtype) {
-    case ZT_I64: return ((const int64_t *)data)[i];
-    case ZT_I32: return ((const int32_t *)data)[i];
-    default: return ((const uint8_t *)data)[i];
+    case ZT_I64:
+      return ((const int64_t *)data)[i];
+    case ZT_I32:
+      return ((const int32_t *)data)[i];
+    default:
+      return ((const uint8_t *)data)[i];
   }
 }
 
@@ -567,14 +588,23 @@ static void open(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"tensor", l_tensor}, {"zeros", l_zeros},   {"ones", l_ones},             {"full", l_full},           {"randn", l_randn},
-    {"arange", l_arange}, {"from_bytes", l_from_bytes}, {"is_tensor", l_is_tensor}, {NULL, NULL},
+    {"tensor", l_tensor},
+    {"zeros", l_zeros},
+    {"ones", l_ones},
+    {"full", l_full},
+    {"randn", l_randn},
+    {"arange", l_arange},
+    {"from_bytes", l_from_bytes},
+    {"is_tensor", l_is_tensor},
+    {NULL, NULL},
 };
 static const luaL_Reg methods[] = {
-    {"size", t_size},       {"dim", t_dim},         {"dtype", t_dtype},       {"device", t_device},
-    {"numel", t_numel},     {"is_contiguous", t_is_contiguous}, {"totable", t_totable}, {"item", t_item},
-    {"bytes", t_bytes},     {"equal", t_equal},     {"hash", t_hash},         {"to", t_to},
-    {"fill_", t_fill_},     {"zero_", t_zero_},     {"copy_", t_copy_},       {"add_", t_add_},
-    {"mul_", t_mul_},       {"normal_", t_normal_}, {"uniform_", t_uniform_}, {NULL, NULL},
+    {"size", t_size},         {"dim", t_dim},     {"dtype", t_dtype},
+    {"device", t_device},     {"numel", t_numel}, {"is_contiguous", t_is_contiguous},
+    {"totable", t_totable},   {"item", t_item},   {"bytes", t_bytes},
+    {"equal", t_equal},       {"hash", t_hash},   {"to", t_to},
+    {"fill_", t_fill_},       {"zero_", t_zero_}, {"copy_", t_copy_},
+    {"add_", t_add_},         {"mul_", t_mul_},   {"normal_", t_normal_},
+    {"uniform_", t_uniform_}, {NULL, NULL},
 };
 const zt_lua_subject zt_lua_tensor = {functions, methods, open};
