@@ -43,6 +43,7 @@ static int raise_or_return(lua_State *L, int status) { return status == LUA_OK ?
 
 static int l_no_grad(lua_State *L) {
   zt_ctx *c = zt_lua_ctx(L);
+  zt_check_callable(L, 1);
   luaL_checkstack(L, 4, NULL);
   bool was = zt_ctx_set_grad_enabled(c, false);
   int status = zt_lua_pcall(L, lua_gettop(L) - 1);
@@ -63,7 +64,7 @@ static int l_with_kind(lua_State *L) {
   zt_ctx *c = zt_lua_ctx(L);
   zt_mem_kind kind = (zt_mem_kind)zt_arg_choice(L, 1, "kind of memory", kind_words);
   lua_remove(L, 1);
-  luaL_checkany(L, 1);
+  zt_check_callable(L, 1);
   luaL_checkstack(L, 4, NULL);
   zt_mem_kind was = zt_ctx_set_mem_kind(c, kind);
   int status = zt_lua_pcall(L, lua_gettop(L) - 1);
@@ -176,7 +177,7 @@ static int pack_arguments(lua_State *L, zt_tensor *in[ZT_MAX_IN]) {
 }
 
 static int l_checkpoint(lua_State *L) {
-  if (!lua_isfunction(L, 1)) return zt_type_error(L, 1, "function");
+  zt_check_callable(L, 1);
   luaL_checkstack(L, ZT_MAX_OUT + 8, NULL);
   zt_lua *state = zt_lua_get(L);
   zt_tensor *in[ZT_MAX_IN], *out[ZT_MAX_OUT], **slot[ZT_MAX_OUT];

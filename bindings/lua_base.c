@@ -387,6 +387,12 @@ int zt_arg_choice(lua_State *L, int arg, const char *what, const char *const nam
 
 zt_dtype zt_arg_dtype(lua_State *L, int arg) { return (zt_dtype)zt_arg_choice(L, arg, "dtype", dtype_names); }
 
+void zt_check_callable(lua_State *L, int arg) {
+  if (lua_isfunction(L, arg)) return;
+  if (luaL_getmetafield(L, arg, "__call") == LUA_TNIL) zt_type_error(L, arg, "function");
+  lua_pop(L, 1);
+}
+
 int zt_arg_dim(lua_State *L, int arg, int ndim, int otherwise) {
   lua_Integer d = otherwise && lua_isnoneornil(L, arg) ? otherwise : zt_arg_integer(L, arg);
   lua_Integer last = ndim ? ndim : 1; /* a scalar has dimension 1, as in PyTorch it has 0 */

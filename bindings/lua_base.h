@@ -67,6 +67,7 @@ bool zt_opt_boolean(lua_State *L, int arg, bool otherwise);
 zt_dtype zt_arg_dtype(lua_State *L, int arg);
 /* The place of a string among 'names' (NULL ends it); another one raises "unknown WHAT ...". */
 int zt_arg_choice(lua_State *L, int arg, const char *what, const char *const names[]);
+void zt_check_callable(lua_State *L, int arg); /* a function, or a value with __call */
 /* A dimension, 1 .. ndim or -ndim .. -1, as 0 .. ndim-1; 'otherwise' (in Lua's terms) where nil; 0: must be given. */
 int zt_arg_dim(lua_State *L, int arg, int ndim, int otherwise);
 /* Sizes from argument 'arg' on, as integers or in one table; returns the index of the argument after them. */

@@ -228,7 +228,7 @@ static int finish(lua_State *L, int status, lua_KContext unused) {
 
 int zt_scope_run(lua_State *L) {
   zt_arg_string(L, 1, NULL);
-  if (!lua_isfunction(L, 2)) zt_type_error(L, 2, "function");
+  zt_check_callable(L, 2);
   luaL_checkstack(L, 8, NULL);
   open_scope(L, zt_lua_get(L), 1);
   lua_insert(L, 2);

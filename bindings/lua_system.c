@@ -145,9 +145,7 @@ static int l_file_exists(lua_State *L) {
   return 1;
 }
 
-/* --- errors, faults, lists */
-
-static int l_fail(lua_State *L) { return zt_lua_raise(L, "%s", zt_arg_string(L, 1, NULL)); }
+/* --- faults, lists */
 
 static int l_fail_allocation(lua_State *L) {
   zt_mem_fail_at((uint64_t)zt_arg_integer(L, 1), zt_opt_boolean(L, 2, false));
@@ -198,7 +196,6 @@ static const luaL_Reg functions[] = {
     {"write_file", l_write_file},
     {"read_file", l_read_file},
     {"file_exists", l_file_exists},
-    {"fail", l_fail},
     {"fail_allocation", l_fail_allocation},
     {"host_memory", l_host_memory},
     {"op_names", l_op_names},

@@ -275,11 +275,6 @@ static int l_from_bytes(lua_State *L) {
 
 /* --- asking */
 
-static int l_is_tensor(lua_State *L) {
-  lua_pushboolean(L, zt_is_tensor(L, 1));
-  return 1;
-}
-
 static int t_size(lua_State *L) {
   const zt_tensor *t = zt_check_tensor(L, 1);
   if (!lua_isnoneornil(L, 2)) {
@@ -305,6 +300,11 @@ static int t_dtype(lua_State *L) {
 static int t_device(lua_State *L) {
   zt_check_tensor(L, 1);
   lua_pushstring(L, zt_ctx_device(zt_lua_ctx(L))->name);
+  return 1;
+}
+
+static int t_version(lua_State *L) {
+  lua_pushinteger(L, zt_check_tensor(L, 1)->storage->version);
   return 1;
 }
 
@@ -588,23 +588,16 @@ static void open(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"tensor", l_tensor},
-    {"zeros", l_zeros},
-    {"ones", l_ones},
-    {"full", l_full},
-    {"randn", l_randn},
-    {"arange", l_arange},
-    {"from_bytes", l_from_bytes},
-    {"is_tensor", l_is_tensor},
-    {NULL, NULL},
+    {"tensor", l_tensor}, {"zeros", l_zeros},           {"ones", l_ones}, {"full", l_full}, {"randn", l_randn},
+    {"arange", l_arange}, {"from_bytes", l_from_bytes}, {NULL, NULL},
 };
 static const luaL_Reg methods[] = {
-    {"size", t_size},         {"dim", t_dim},     {"dtype", t_dtype},
-    {"device", t_device},     {"numel", t_numel}, {"is_contiguous", t_is_contiguous},
-    {"totable", t_totable},   {"item", t_item},   {"bytes", t_bytes},
-    {"equal", t_equal},       {"hash", t_hash},   {"to", t_to},
-    {"fill_", t_fill_},       {"zero_", t_zero_}, {"copy_", t_copy_},
-    {"add_", t_add_},         {"mul_", t_mul_},   {"normal_", t_normal_},
-    {"uniform_", t_uniform_}, {NULL, NULL},
+    {"size", t_size},       {"dim", t_dim},           {"dtype", t_dtype},
+    {"device", t_device},   {"numel", t_numel},       {"is_contiguous", t_is_contiguous},
+    {"totable", t_totable}, {"item", t_item},         {"bytes", t_bytes},
+    {"equal", t_equal},     {"hash", t_hash},         {"to", t_to},
+    {"version", t_version}, {"fill_", t_fill_},       {"zero_", t_zero_},
+    {"copy_", t_copy_},     {"add_", t_add_},         {"mul_", t_mul_},
+    {"normal_", t_normal_}, {"uniform_", t_uniform_}, {NULL, NULL},
 };
 const zt_lua_subject zt_lua_tensor = {functions, methods, open};
