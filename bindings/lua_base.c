@@ -317,8 +317,7 @@ int zt_arg_error(lua_State *L, int arg, const char *text) {
   lua_Debug ar = {0};
   if (lua_getstack(L, 0, &ar)) lua_getinfo(L, "n", &ar);
   const char *name = ar.name ? ar.name : "ztrain";
-  if (ar.namewhat && strcmp(ar.namewhat, "method") == 0 && --arg == 0)
-    return zt_lua_raise(L, "%s: called on a bad self (use ':'): %s", name, text);
+  if (ar.namewhat && strcmp(ar.namewhat, "method") == 0) arg--; /* self is not counted */
   return zt_lua_raise(L, "%s: argument %d: %s", name, arg, text);
 }
 

@@ -42,8 +42,11 @@ static void on_signal(int number) {
 zt_status zt_signals_install(void) {
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
-  for (int i = 0; i < N_SIGNALS && !installed; i++)
-    if (sigaction(signals[i], &action, &before[i]) != 0) return zt_fail(ZT_STATE, "sigaction: %s", strerror(errno));
+  for (int i = 0; i < N_SIGNALS && !installed; i++) {
+    if (sigaction(signals[i], NULL, &before[i]) != 0) return zt_fail(ZT_STATE, "sigaction: %s", strerror(errno));
+    if (before[i].sa_handler != SIG_IGN)
+      sigaction(signals[i], &action, NULL); /* ignored, as under nohup, it stays so */
+  }
   installed = true;
   return ZT_OK;
 }

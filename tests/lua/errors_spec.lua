@@ -35,7 +35,7 @@ describe("errors", function()
     assert.matches("list of tensors", message(function() core.cat(x) end))
     assert.matches("element 2: tensor expected, got number", message(function() core.cat {x, 3} end))
     assert.matches("integer expected, got number", message(function() x:sum(1.5) end))
-    assert.matches("bad self", message(function() x.sum("no tensor") end) .. message(function() ("x").rep(x) end) .. "bad self")
+    assert.matches("sum: argument 1: tensor expected, got string", message(function() x.sum("no tensor") end))
   end)
 
   it("suggest the nearest option and list the valid ones", function()
@@ -44,7 +44,7 @@ describe("errors", function()
     assert.matches("unknown option 'lable_smoothing'; did you mean 'label_smoothing'%? Valid: ignore_index, label_smoothing$",
                    text)
     assert.matches("unknown option 'zzz'%. Valid: dtype, device", message(core.zeros, 2, {zzz = 1}))
-    assert.matches("options have names", message(core.zeros, 2, {"float32"}) .. "options have names")
+    assert.matches("options have names", message(core.zeros, 2, {"float32"}))
     assert.matches("option 'dtype': string expected, got number", message(core.zeros, 2, {dtype = 3}))
     assert.matches("unknown dtype 'float23'; did you mean 'float32'%?", message(core.zeros, 2, {dtype = "float23"}))
     assert.matches("unknown activation 'gleu'; did you mean 'gelu'%?",
