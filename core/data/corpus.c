@@ -267,7 +267,8 @@ static zt_status cache_path(const char *folder, const cache_key *key, zt_buffer 
     ZT_TRY(zt_buffer_addf(out, "%s/.cache/ztrain", home));
   else
     return ZT_OK;
-  (void)zt_make_dirs(out->data); /* where it fails, so does writing the file, which says why */
+  zt_status st = zt_make_dirs(out->data);
+  if (st == ZT_NOMEM) return st; /* after any other failure the file cannot be written either, which says why */
   return zt_buffer_addf(out, "/corpus-%016llx.ids",
                         (unsigned long long)zt_rng_mix(key->path_hash, key->tokenizer_hash));
 }

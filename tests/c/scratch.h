@@ -23,7 +23,7 @@
 
 static char scratch[256];
 
-static int scratch_setup(void **state) {
+static inline int scratch_setup(void **state) {
   const char *tmp = getenv("TMPDIR");
   (void)state;
   snprintf(scratch, sizeof scratch, "%s/ztrain.test.XXXXXX", tmp ? tmp : "/tmp");
@@ -35,16 +35,16 @@ static inline int scratch_remove_one(const char *path, const struct stat *info, 
   return remove(path);
 }
 
-static int scratch_teardown(void **state) {
+static inline int scratch_teardown(void **state) {
   (void)state;
   return nftw(scratch, scratch_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The path of a file of the folder; four are kept alive. */
+/* The path of a file of the folder; 64 are kept alive. */
 static inline const char *scratch_path(const char *name) {
-  static char paths[4][512];
+  static char paths[64][512];
   static int turn;
-  char *path = paths[turn++ % 4];
+  char *path = paths[turn++ % 64];
   snprintf(path, sizeof *paths, "%s/%s", scratch, name);
   return path;
 }
