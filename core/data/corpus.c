@@ -36,9 +36,9 @@ typedef struct cache_end {
 struct zt_corpus {
   char *path;
   size_t block_size;
-  zt_map map;         /* the cache file; or else */
-  zt_buffer memory;   /* the same bytes */
-  const uint32_t *ids;       /* in one of them, as the groups are */
+  zt_map map;          /* the cache file; or else */
+  zt_buffer memory;    /* the same bytes */
+  const uint32_t *ids; /* in one of them, as the groups are */
   const cache_group *groups;
   size_t n_groups;
   size_t *first_block; /* of each group; and the number of all blocks */
@@ -162,7 +162,8 @@ static zt_status find_groups(const char *text, const char *end, group_list *out)
 }
 
 /* Encodes 'count' groups from 'first' on. The groups do not depend on each other, so that the threads change nothing. */
-static zt_status encode_wave(const zt_tokenizer *tok, const group_list *groups, size_t first, size_t count, encoded *wave) {
+static zt_status encode_wave(const zt_tokenizer *tok, const group_list *groups, size_t first, size_t count,
+                             encoded *wave) {
 #pragma omp parallel for schedule(dynamic)
   for (size_t i = 0; i < count; i++) {
     encoded *e = &wave[i];
@@ -189,7 +190,7 @@ static zt_status emit(const sink *to, const void *data, size_t nbytes) {
 static zt_status emit_wave(const sink *to, const encoded *wave, size_t count, cache_group *rows, uint64_t *n_tokens) {
   for (size_t i = 0; i < count; i++) {
     ZT_TRY(emit(to, wave[i].ids, wave[i].count * sizeof *wave[i].ids));
-    rows[i] = (cache_group){*n_tokens += wave[i].count, wave[i].hash};
+    rows[i] = (cache_group){ *n_tokens += wave[i].count, wave[i].hash};
   }
   return ZT_OK;
 }
@@ -232,7 +233,8 @@ static zt_status emit_all(const sink *to, const cache_key *key, const zt_map *te
   return st;
 }
 
-static zt_status write_cache(const char *cache_path, const cache_key *key, const zt_map *text, const zt_tokenizer *tok) {
+static zt_status write_cache(const char *cache_path, const cache_key *key, const zt_map *text,
+                             const zt_tokenizer *tok) {
   sink to = {0};
   ZT_TRY(zt_writer_open(cache_path, &to.file));
   zt_status st = emit_all(&to, key, text, tok);
@@ -376,8 +378,8 @@ static zt_status count_ids(const zt_corpus *corpus, size_t n_vocab, uint64_t *co
     const uint32_t *block = block_ids(corpus, i);
     for (size_t k = 0; k < corpus->block_size; k++) {
       if (block[k] >= n_vocab)
-        return zt_fail(ZT_INVALID, "%s: id %u at position %zu of block %zu is outside the vocabulary of %zu", corpus->path,
-                       block[k], k, i, n_vocab);
+        return zt_fail(ZT_INVALID, "%s: id %u at position %zu of block %zu is outside the vocabulary of %zu",
+                       corpus->path, block[k], k, i, n_vocab);
       counts[block[k]]++;
     }
   }

@@ -143,8 +143,7 @@ zt_status zt_writer_write(zt_writer *w, const void *data, size_t nbytes) {
   while (nbytes) {
     ssize_t n = write(w->fd, next, nbytes);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      return zt_fail(ZT_IO, "cannot write '%s': %s (after %zu bytes)", w->path, strerror(errno), w->nbytes);
+    if (n < 0) return zt_fail(ZT_IO, "cannot write '%s': %s (after %zu bytes)", w->path, strerror(errno), w->nbytes);
     next += n, nbytes -= (size_t)n, w->nbytes += (size_t)n;
   }
   return ZT_OK;

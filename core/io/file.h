@@ -27,12 +27,12 @@ typedef struct zt_writer zt_writer;
 ZT_API zt_status zt_writer_open(const char *path, zt_writer **out);
 ZT_API zt_status zt_writer_write(zt_writer *w, const void *data, size_t nbytes);
 ZT_API size_t zt_writer_nbytes(const zt_writer *w); /* written so far */
-ZT_API zt_status zt_writer_commit(zt_writer *w); /* closes and frees w, also on failure (then as abort) */
-ZT_API void zt_writer_abort(zt_writer *w);       /* NULL ok */
+ZT_API zt_status zt_writer_commit(zt_writer *w);    /* closes and frees w, also on failure (then as abort) */
+ZT_API void zt_writer_abort(zt_writer *w);          /* NULL ok */
 /* open, write, commit */
 ZT_API zt_status zt_file_write(const char *path, const void *data, size_t nbytes);
 
 ZT_API zt_status zt_make_dirs(const char *path); /* as mkdir -p */
-ZT_API bool zt_file_exists(const char *path);   /* a file or folder that can be seen from here */
+ZT_API bool zt_file_exists(const char *path);    /* a file or folder that can be seen from here */
 
 #endif

@@ -83,7 +83,8 @@ static zt_status add_escaped(zt_buffer *b, char c) {
 static bool needs_escape(char c) { return (unsigned char)c < 0x20 || c == '"' || c == '\\'; }
 
 zt_status zt_json_add_string(zt_buffer *b, const char *text, size_t nbytes) {
-  if (!zt_is_utf8(text, nbytes)) return zt_fail(ZT_FORMAT, "a JSON string must be UTF-8, these %zu bytes are not", nbytes);
+  if (!zt_is_utf8(text, nbytes))
+    return zt_fail(ZT_FORMAT, "a JSON string must be UTF-8, these %zu bytes are not", nbytes);
   ZT_TRY(zt_buffer_add(b, "\"", 1));
   for (size_t i = 0, start; i < nbytes;) {
     for (start = i; i < nbytes && !needs_escape(text[i]);) i++;

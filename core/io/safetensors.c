@@ -36,7 +36,7 @@ struct zt_safetensors {
 
 static const char *const dtype_names[ZT_N_DTYPES] = {
 #define ST_NAME(id, name, st_name, nbytes, is_float) st_name,
-  ZT_DTYPES(ST_NAME)
+    ZT_DTYPES(ST_NAME)
 #undef ST_NAME
 };
 #define ST_LIST(id, name, st_name, nbytes, is_float) st_name ", "
@@ -80,7 +80,8 @@ static zt_status get_number(const shard *s, const char *name, const char *key, j
   if (json_is_real(value))
     return zt_fail(ZT_FORMAT, "%s: tensor '%s': %s[%zu] is %g, not a whole number", s->path, name, key, i,
                    json_real_value(value));
-  if (!json_is_integer(value)) return zt_fail(ZT_FORMAT, "%s: tensor '%s': %s[%zu] is not a number", s->path, name, key, i);
+  if (!json_is_integer(value))
+    return zt_fail(ZT_FORMAT, "%s: tensor '%s': %s[%zu] is not a number", s->path, name, key, i);
   *out = json_integer_value(value);
   if (*out < 0)
     return zt_fail(ZT_FORMAT, "%s: tensor '%s': %s[%zu] is %lld, less than 0", s->path, name, key, i, (long long)*out);
@@ -108,11 +109,13 @@ static zt_status get_range(const shard *s, json_t *value, zt_safetensors_entry *
     return zt_fail(ZT_FORMAT, "%s: tensor '%s': data_offsets [%lld, %lld] end before they begin", s->path, e->name,
                    (long long)begin, (long long)end);
   if ((uint64_t)end > s->data_nbytes)
-    return zt_fail(ZT_FORMAT, "%s: tensor '%s': data_offsets [%lld, %lld] reach past the %zu bytes of data; is the file cut off?",
+    return zt_fail(ZT_FORMAT,
+                   "%s: tensor '%s': data_offsets [%lld, %lld] reach past the %zu bytes of data; is the file cut off?",
                    s->path, e->name, (long long)begin, (long long)end, s->data_nbytes);
   if ((size_t)(end - begin) != e->nbytes)
-    return zt_fail(ZT_FORMAT, "%s: tensor '%s': data_offsets [%lld, %lld] hold %lld bytes, its shape and dtype need %zu",
-                   s->path, e->name, (long long)begin, (long long)end, (long long)(end - begin), e->nbytes);
+    return zt_fail(ZT_FORMAT,
+                   "%s: tensor '%s': data_offsets [%lld, %lld] hold %lld bytes, its shape and dtype need %zu", s->path,
+                   e->name, (long long)begin, (long long)end, (long long)(end - begin), e->nbytes);
   e->data = s->data + begin;
   return ZT_OK;
 }
@@ -130,8 +133,8 @@ static zt_status check_metadata(const shard *s) {
   const char *key;
   if (!metadata) return ZT_OK;
   if (!json_is_object(metadata)) return zt_fail(ZT_FORMAT, "%s: %s is not an object", s->path, metadata_key);
-  json_object_foreach(metadata, key, value)
-    if (!json_is_string(value)) return zt_fail(ZT_FORMAT, "%s: %s: '%s' is not a string", s->path, metadata_key, key);
+  json_object_foreach(metadata, key, value) if (!json_is_string(value)) return zt_fail(
+      ZT_FORMAT, "%s: %s: '%s' is not a string", s->path, metadata_key, key);
   return ZT_OK;
 }
 
@@ -151,11 +154,11 @@ static zt_status check_places(const zt_safetensors *st, const shard *s) {
     const zt_safetensors_entry *e = &st->entries[i];
     size_t begin = (size_t)((const unsigned char *)e->data - s->data);
     if (begin < at)
-      return zt_fail(ZT_FORMAT, "%s: tensors '%s' and '%s' overlap: one ends at byte %zu, the other begins at %zu", s->path,
-                     st->entries[i - 1].name, e->name, at, begin);
+      return zt_fail(ZT_FORMAT, "%s: tensors '%s' and '%s' overlap: one ends at byte %zu, the other begins at %zu",
+                     s->path, st->entries[i - 1].name, e->name, at, begin);
     if (begin > at)
-      return zt_fail(ZT_FORMAT, "%s: bytes %zu to %zu of the data, before tensor '%s', belong to no tensor", s->path, at,
-                     begin, e->name);
+      return zt_fail(ZT_FORMAT, "%s: bytes %zu to %zu of the data, before tensor '%s', belong to no tensor", s->path,
+                     at, begin, e->name);
     at = begin + e->nbytes;
   }
   if (at < s->data_nbytes)
@@ -324,7 +327,8 @@ static zt_status check_weight_map(const zt_safetensors *st, const char *path, js
     n_missing++;
   }
   if (status == ZT_OK && n_missing)
-    status = zt_fail(ZT_FORMAT, "%s: %zu tensors are not in the files that weight_map gives: %s", path, n_missing, list.data);
+    status = zt_fail(ZT_FORMAT, "%s: %zu tensors are not in the files that weight_map gives: %s", path, n_missing,
+                     list.data);
   zt_buffer_clear(&list);
   return status;
 }
@@ -333,8 +337,8 @@ static zt_status open_index(zt_safetensors *st, const char *path) {
   json_t *index;
   ZT_TRY(zt_json_load(path, &index));
   json_t *map = json_object_get(index, "weight_map");
-  zt_status status = json_is_object(map) ? open_files(st, path, map)
-                                         : zt_fail(ZT_FORMAT, "%s: no object 'weight_map'", path);
+  zt_status status =
+      json_is_object(map) ? open_files(st, path, map) : zt_fail(ZT_FORMAT, "%s: no object 'weight_map'", path);
   if (status == ZT_OK) status = zt_wrap(sort_names(st), "%s", path);
   if (status == ZT_OK) status = check_weight_map(st, path, map);
   json_decref(index);
@@ -454,7 +458,8 @@ static zt_status add_item(zt_buffer *b, const zt_safetensors_item *item, size_t 
 }
 
 /* The length and the header, padded with spaces so that the data begins at a multiple of 8. */
-static zt_status make_header(zt_buffer *b, const zt_safetensors_item *items, size_t count, const char *const *metadata) {
+static zt_status make_header(zt_buffer *b, const zt_safetensors_item *items, size_t count,
+                             const char *const *metadata) {
   uint64_t length = 0;
   size_t offset = 0;
   ZT_TRY(zt_buffer_add(b, &length, sizeof length));
@@ -493,8 +498,8 @@ static zt_status write_item(zt_writer *w, const zt_safetensors_item *item, size_
   count_nbytes(item->dtype, item->ndim, item->shape, &nbytes);
   ZT_TRY(source(user, i, w));
   if (zt_writer_nbytes(w) - before == nbytes) return ZT_OK;
-  return zt_fail(ZT_INVALID, "tensor '%s': its source wrote %zu bytes, not %zu", item->name, zt_writer_nbytes(w) - before,
-                 nbytes);
+  return zt_fail(ZT_INVALID, "tensor '%s': its source wrote %zu bytes, not %zu", item->name,
+                 zt_writer_nbytes(w) - before, nbytes);
 }
 
 static zt_status write_file(const char *path, const zt_buffer *header, const zt_safetensors_item *items, size_t count,
@@ -508,8 +513,8 @@ static zt_status write_file(const char *path, const zt_buffer *header, const zt_
   return st;
 }
 
-zt_status zt_safetensors_save(const char *path, const zt_safetensors_item *items, size_t count, const char *const *metadata,
-                              zt_safetensors_source source, void *user) {
+zt_status zt_safetensors_save(const char *path, const zt_safetensors_item *items, size_t count,
+                              const char *const *metadata, zt_safetensors_source source, void *user) {
   zt_buffer header = {0};
   zt_status st = zt_wrap(check_names(items, count), "cannot write '%s'", path);
   if (st == ZT_OK) st = zt_wrap(make_header(&header, items, count, metadata), "cannot write '%s'", path);

@@ -17,7 +17,7 @@ typedef struct zt_safetensors_entry {
   int64_t shape[ZT_SAFETENSORS_MAX_DIM];
   const void *data; /* in the mapping; may be unaligned */
   size_t nbytes;
-  size_t position;  /* among the tensors of its file's header */
+  size_t position; /* among the tensors of its file's header */
 } zt_safetensors_entry;
 
 /* Maps a .safetensors file, or all files of a .safetensors.index.json (each opened once, beside it). Entries are in the

@@ -83,17 +83,17 @@ static inline uint64_t scratch_random(void) {
 
 static inline uint64_t scratch_below(uint64_t n) { return scratch_random() % n; }
 
-#define assert_fails(status, expected, ...)           \
-  do {                                                \
-    zt_status got_ = (status);                        \
-    char text_[4096];                                 \
-    snprintf(text_, sizeof text_, __VA_ARGS__);       \
-    assert_string_equal(zt_message(), text_);         \
-    assert_int_equal(got_, expected);                 \
+#define assert_fails(status, expected, ...)     \
+  do {                                          \
+    zt_status got_ = (status);                  \
+    char text_[4096];                           \
+    snprintf(text_, sizeof text_, __VA_ARGS__); \
+    assert_string_equal(zt_message(), text_);   \
+    assert_int_equal(got_, expected);           \
   } while (0)
 
-#define assert_ok(status)                             \
-  do {                                                \
+#define assert_ok(status)                                \
+  do {                                                   \
     if ((status) != ZT_OK) fail_msg("%s", zt_message()); \
   } while (0)
 

@@ -264,7 +264,8 @@ static void test_errors(void **state) {
   static const zt_tokenizer picky = {.hash = 9, .refused = "bad\n"};
   const char *path = scratch_path("text"), *cache = scratch_path("cache"), *absent = scratch_path("absent");
   int64_t block[8];
-  assert_fails(zt_corpus_open(absent, &tok, 8, cache, &corpus), ZT_IO, "cannot read '%s': No such file or directory", absent);
+  assert_fails(zt_corpus_open(absent, &tok, 8, cache, &corpus), ZT_IO, "cannot read '%s': No such file or directory",
+               absent);
   assert_fails(zt_corpus_open(scratch, &tok, 8, cache, &corpus), ZT_IO, "cannot read '%s': it is a folder", scratch);
   scratch_write("text", "", 0);
   assert_fails(zt_corpus_open(path, &tok, 8, cache, &corpus), ZT_FORMAT, "%s: the file is empty", path);
@@ -355,11 +356,12 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_race), /* first: before OpenMP has threads, which a fork would lose */
-    cmocka_unit_test(test_cut), cmocka_unit_test(test_threads), cmocka_unit_test(test_many_groups),
-    cmocka_unit_test(test_cache_key), cmocka_unit_test(test_spoilt_cache), cmocka_unit_test(test_no_place_for_a_cache),
-    cmocka_unit_test(test_default_place), cmocka_unit_test(test_errors), cmocka_unit_test(test_unigram_loss),
-    cmocka_unit_test(test_out_of_memory),
+      cmocka_unit_test(test_race), /* first: before OpenMP has threads, which a fork would lose */
+      cmocka_unit_test(test_cut),           cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_many_groups),   cmocka_unit_test(test_cache_key),
+      cmocka_unit_test(test_spoilt_cache),  cmocka_unit_test(test_no_place_for_a_cache),
+      cmocka_unit_test(test_default_place), cmocka_unit_test(test_errors),
+      cmocka_unit_test(test_unigram_loss),  cmocka_unit_test(test_out_of_memory),
   };
   printf("seed %llu\n", (unsigned long long)scratch_seed());
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

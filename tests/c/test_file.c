@@ -199,11 +199,11 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_pieces_and_abort),
-    cmocka_unit_test(test_stale_temp),      cmocka_unit_test(test_read_errors),
-    cmocka_unit_test(test_write_errors),    cmocka_unit_test(test_file_size_limit),
-    cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_make_dirs),
-    cmocka_unit_test(test_relative_paths),  cmocka_unit_test(test_out_of_memory),
+      cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_pieces_and_abort),
+      cmocka_unit_test(test_stale_temp),     cmocka_unit_test(test_read_errors),
+      cmocka_unit_test(test_write_errors),   cmocka_unit_test(test_file_size_limit),
+      cmocka_unit_test(test_full_disk),      cmocka_unit_test(test_make_dirs),
+      cmocka_unit_test(test_relative_paths), cmocka_unit_test(test_out_of_memory),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -25,17 +25,17 @@ static void test_errors(void **state) {
   static const struct {
     const char *text, *message;
   } cases[] = {
-    {"", "x.json: line 1, column 0: unexpected token near end of file"},
-    {"{\n  \"a\": 1,\n  \"b\": }", "x.json: line 3, column 8: unexpected token near '}'"},
-    {"{\"a\": 1, \"a\": 2}", "x.json: line 1, column 12: duplicate object key near '\"a\"'"},
-    {"[1, 2", "x.json: line 1, column 5: ']' expected near end of file"},
-    {"[1] 2", "x.json: line 1, column 5: end of file expected near '2'"},
-    {"[01]", "x.json: line 1, column 2: invalid token near '0'"},
-    {"[9223372036854775808]", "x.json: line 1, column 20: too big integer near '9223372036854775808'"},
-    {"[1e999]", "x.json: line 1, column 6: real number overflow near '1e999'"},
-    {"[NaN]", "x.json: line 1, column 4: invalid token near 'NaN'"},
-    {"[\"\xff\"]", "x.json: line 1, column 2: unable to decode byte 0xff near '\"'"},
-    {"[\"\\u0000\"]", "x.json: line 1, column 9: \\u0000 is not allowed without JSON_ALLOW_NUL near '\"\\u0000\"'"},
+      {"", "x.json: line 1, column 0: unexpected token near end of file"},
+      {"{\n  \"a\": 1,\n  \"b\": }", "x.json: line 3, column 8: unexpected token near '}'"},
+      {"{\"a\": 1, \"a\": 2}", "x.json: line 1, column 12: duplicate object key near '\"a\"'"},
+      {"[1, 2", "x.json: line 1, column 5: ']' expected near end of file"},
+      {"[1] 2", "x.json: line 1, column 5: end of file expected near '2'"},
+      {"[01]", "x.json: line 1, column 2: invalid token near '0'"},
+      {"[9223372036854775808]", "x.json: line 1, column 20: too big integer near '9223372036854775808'"},
+      {"[1e999]", "x.json: line 1, column 6: real number overflow near '1e999'"},
+      {"[NaN]", "x.json: line 1, column 4: invalid token near 'NaN'"},
+      {"[\"\xff\"]", "x.json: line 1, column 2: unable to decode byte 0xff near '\"'"},
+      {"[\"\\u0000\"]", "x.json: line 1, column 9: \\u0000 is not allowed without JSON_ALLOW_NUL near '\"\\u0000\"'"},
   };
   json_t *v;
   (void)state;
@@ -69,9 +69,10 @@ static void test_load(void **state) {
 
 static zt_status parse_deep(void *user) {
   static const char text[] =
-    "{\"long enough a name to need memory of its own\": [\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", 123456789012, "
-    "1.2345678901234567890123456789, {\"b\": {\"c\": [[[1], 2, 3, 4, 5, 6, 7, 8, 9, 10], null, true]}}], \"k0\": 0, "
-    "\"k1\": 1, \"k2\": 2, \"k3\": 3, \"k4\": 4, \"k5\": 5, \"k6\": 6, \"k7\": 7, \"k8\": 8}";
+      "{\"long enough a name to need memory of its own\": [\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\", "
+      "123456789012, "
+      "1.2345678901234567890123456789, {\"b\": {\"c\": [[[1], 2, 3, 4, 5, 6, 7, 8, 9, 10], null, true]}}], \"k0\": 0, "
+      "\"k1\": 1, \"k2\": 2, \"k3\": 3, \"k4\": 4, \"k5\": 5, \"k6\": 6, \"k7\": 7, \"k8\": 8}";
   json_t **out = user, *expected = *out, *got;
   ZT_TRY(zt_json_parse("text", text, sizeof text - 1, &got));
   if (expected) assert_true(json_equal(got, expected)); /* nothing is lost without an error */
@@ -112,11 +113,20 @@ static void test_strings_out(void **state) {
 }
 
 static void test_utf8(void **state) {
-  static const char *const bad[] = {"\x80",         "\xc0\x80",         "\xc1\xbf",         "\xe0\x9f\xbf", "\xed\xa0\x80",
-                                    "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3",         "\xe2\x82",
-                                    "\xf0\x9f\x98", "a\xc3(",           "\xff"};
-  static const char *const good[] = {"", "a", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
-                                     "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"};
+  static const char *const bad[] = {"\x80",         "\xc0\x80",         "\xc1\xbf",         "\xe0\x9f\xbf",
+                                    "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
+                                    "\xc3",         "\xe2\x82",         "\xf0\x9f\x98",     "a\xc3(",
+                                    "\xff"};
+  static const char *const good[] = {"",
+                                     "a",
+                                     "\xc2\x80",
+                                     "\xdf\xbf",
+                                     "\xe0\xa0\x80",
+                                     "\xed\x9f\xbf",
+                                     "\xee\x80\x80",
+                                     "\xef\xbf\xbf",
+                                     "\xf0\x90\x80\x80",
+                                     "\xf4\x8f\xbf\xbf"};
   (void)state;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(zt_is_utf8(bad[i], strlen(bad[i])));
   for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_true(zt_is_utf8(good[i], strlen(good[i])));
@@ -148,7 +158,8 @@ static void test_reals_out(void **state) {
       double value;
     } v = {scratch_random()};
     if (!isfinite(v.value)) continue;
-    if (strtod(real_text(v.value), NULL) != v.value) fail_msg("%a reads back otherwise: %s", v.value, real_text(v.value));
+    if (strtod(real_text(v.value), NULL) != v.value)
+      fail_msg("%a reads back otherwise: %s", v.value, real_text(v.value));
   }
 }
 
@@ -184,11 +195,16 @@ static void test_writing_out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_values),     cmocka_unit_test(test_errors),
-    cmocka_unit_test(test_nesting),    cmocka_unit_test(test_load),
-    cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_strings_out),
-    cmocka_unit_test(test_utf8),       cmocka_unit_test(test_reals_out),
-    cmocka_unit_test(test_reals_in_other_locale), cmocka_unit_test(test_writing_out_of_memory),
+      cmocka_unit_test(test_values),
+      cmocka_unit_test(test_errors),
+      cmocka_unit_test(test_nesting),
+      cmocka_unit_test(test_load),
+      cmocka_unit_test(test_out_of_memory),
+      cmocka_unit_test(test_strings_out),
+      cmocka_unit_test(test_utf8),
+      cmocka_unit_test(test_reals_out),
+      cmocka_unit_test(test_reals_in_other_locale),
+      cmocka_unit_test(test_writing_out_of_memory),
   };
   printf("seed %llu\n", (unsigned long long)scratch_seed());
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

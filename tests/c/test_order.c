@@ -92,14 +92,15 @@ static void test_spread(void **state) {
   for (int a = 0; a < 8; a++)
     for (int b = 0; b < 8; b++) /* 1562.6 expected, standard deviation below 40 */
       if (n_in[a][b] < 1322 || n_in[a][b] > 1802) fail_msg("seed %llu: %d", (unsigned long long)seed, n_in[a][b]);
-  if (n_close < 1700 || n_close > 2280) fail_msg("seed %llu: %d close", (unsigned long long)seed, n_close); /* 1990, 44 */
+  if (n_close < 1700 || n_close > 2280)
+    fail_msg("seed %llu: %d close", (unsigned long long)seed, n_close); /* 1990, 44 */
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_bijection), cmocka_unit_test(test_large_counts),
-    cmocka_unit_test(test_fixed_values), cmocka_unit_test(test_depends_on_seed_and_epoch),
-    cmocka_unit_test(test_even), cmocka_unit_test(test_spread),
+      cmocka_unit_test(test_bijection),    cmocka_unit_test(test_large_counts),
+      cmocka_unit_test(test_fixed_values), cmocka_unit_test(test_depends_on_seed_and_epoch),
+      cmocka_unit_test(test_even),         cmocka_unit_test(test_spread),
   };
   printf("seed %llu\n", (unsigned long long)scratch_seed());
   return cmocka_run_group_tests(tests, NULL, NULL);

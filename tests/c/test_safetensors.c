@@ -39,60 +39,64 @@ static void test_hostile_headers(void **state) {
     const char *message, *header;
     size_t data_nbytes;
   } cases[] = {
-    {ZT_FORMAT, "f: the header is not a JSON object", "[]", 0},
-    {ZT_FORMAT, "f: header: line 1, column 2: string or '}' expected near end of file", "{ ", 0},
-    {ZT_FORMAT, "f: header: line 1, column 10: duplicate object key near '\"a\"'", "{\"a\":1,\"a\":2}", 0},
-    {ZT_FORMAT, "f: header: line 1, column 3: end of file expected near '{'", "{}{}", 0},
-    {ZT_FORMAT, "f: __metadata__ is not an object", "{\"__metadata__\":3}", 0},
-    {ZT_FORMAT, "f: __metadata__: 'step' is not a string", "{\"__metadata__\":{\"format\":\"pt\",\"step\":3}}", 0},
-    {ZT_FORMAT, "f: tensor 'w': not an object", "{\"w\":[1]}", 0},
-    {ZT_FORMAT, "f: tensor 'w': no string 'dtype'", "{\"w\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4},
-    {ZT_DTYPE, "f: tensor 'w': dtype 'F8_E4M3' is not one of F32, F64, BF16, F16, I64, I32, U8, BOOL",
-     "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
-    {ZT_FORMAT, "f: tensor 'w': no array 'shape'", "{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': no array 'shape'", "{\"w\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': shape[1] is 2.5, not a whole number",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[1,2.5],\"data_offsets\":[0,4]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': shape[0] is 1, not a whole number",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': shape[0] is -1, less than 0",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[-1,-1],\"data_offsets\":[0,4]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': shape[0] is not a number",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[\"1\"],\"data_offsets\":[0,4]}}", 4},
-    {ZT_SHAPE, "f: tensor 'w': 7 dimensions, more than 6",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4},
-    {ZT_SHAPE, "f: tensor 'w': its shape has more elements than can be addressed",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[4294967296,2147483648],\"data_offsets\":[0,0]}}", 0},
-    {ZT_SHAPE, "f: tensor 'w': its shape has more elements than can be addressed",
-     "{\"w\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904,4],\"data_offsets\":[0,0]}}", 0},
-    {ZT_FORMAT, "f: header: line 1, column 48: too big integer near '9223372036854775808'",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,0]}}", 0},
-    {ZT_FORMAT, "f: tensor 'w': no array 'data_offsets' of two numbers", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': no array 'data_offsets' of two numbers",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': data_offsets[1] is not a number",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,null]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': data_offsets[0] is -4, less than 0",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-4,4]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': data_offsets [4, 0] end before they begin",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': data_offsets [0, 400] reach past the 4 bytes of data; is the file cut off?",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[100],\"data_offsets\":[0,400]}}", 4},
-    {ZT_FORMAT, "f: tensor 'w': data_offsets [0, 20] hold 20 bytes, its shape and dtype need 24",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,20]}}", 20},
-    {ZT_FORMAT, "f: tensor 'w': data_offsets [0, 8] hold 8 bytes, its shape and dtype need 4",
-     "{\"w\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,8]}}", 8},
-    {ZT_FORMAT, "f: tensors 'a' and 'b' overlap: one ends at byte 8, the other begins at 4",
-     "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},"
-     "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 12},
-    {ZT_FORMAT, "f: bytes 4 to 8 of the data, before tensor 'b', belong to no tensor",
-     "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-     "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12},
-    {ZT_FORMAT, "f: bytes 0 to 1 of the data, before tensor 'a', belong to no tensor",
-     "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2},
-    {ZT_FORMAT, "f: the last 3 of 7 bytes of data belong to no tensor",
-     "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 7},
-    {ZT_FORMAT, "f: the last 1 of 1 bytes of data belong to no tensor", "{}", 1},
+      {ZT_FORMAT, "f: the header is not a JSON object", "[]", 0},
+      {ZT_FORMAT, "f: header: line 1, column 2: string or '}' expected near end of file", "{ ", 0},
+      {ZT_FORMAT, "f: header: line 1, column 10: duplicate object key near '\"a\"'", "{\"a\":1,\"a\":2}", 0},
+      {ZT_FORMAT, "f: header: line 1, column 3: end of file expected near '{'", "{}{}", 0},
+      {ZT_FORMAT, "f: __metadata__ is not an object", "{\"__metadata__\":3}", 0},
+      {ZT_FORMAT, "f: __metadata__: 'step' is not a string", "{\"__metadata__\":{\"format\":\"pt\",\"step\":3}}", 0},
+      {ZT_FORMAT, "f: tensor 'w': not an object", "{\"w\":[1]}", 0},
+      {ZT_FORMAT, "f: tensor 'w': no string 'dtype'", "{\"w\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4},
+      {ZT_DTYPE, "f: tensor 'w': dtype 'F8_E4M3' is not one of F32, F64, BF16, F16, I64, I32, U8, BOOL",
+       "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1},
+      {ZT_FORMAT, "f: tensor 'w': no array 'shape'", "{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': no array 'shape'", "{\"w\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}",
+       4},
+      {ZT_FORMAT, "f: tensor 'w': shape[1] is 2.5, not a whole number",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[1,2.5],\"data_offsets\":[0,4]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': shape[0] is 1, not a whole number",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': shape[0] is -1, less than 0",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[-1,-1],\"data_offsets\":[0,4]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': shape[0] is not a number",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[\"1\"],\"data_offsets\":[0,4]}}", 4},
+      {ZT_SHAPE, "f: tensor 'w': 7 dimensions, more than 6",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4},
+      {ZT_SHAPE, "f: tensor 'w': its shape has more elements than can be addressed",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[4294967296,2147483648],\"data_offsets\":[0,0]}}", 0},
+      {ZT_SHAPE, "f: tensor 'w': its shape has more elements than can be addressed",
+       "{\"w\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904,4],\"data_offsets\":[0,0]}}", 0},
+      {ZT_FORMAT, "f: header: line 1, column 48: too big integer near '9223372036854775808'",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,0]}}", 0},
+      {ZT_FORMAT, "f: tensor 'w': no array 'data_offsets' of two numbers", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}",
+       4},
+      {ZT_FORMAT, "f: tensor 'w': no array 'data_offsets' of two numbers",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': data_offsets[1] is not a number",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,null]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': data_offsets[0] is -4, less than 0",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-4,4]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': data_offsets [4, 0] end before they begin",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': data_offsets [0, 400] reach past the 4 bytes of data; is the file cut off?",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[100],\"data_offsets\":[0,400]}}", 4},
+      {ZT_FORMAT, "f: tensor 'w': data_offsets [0, 20] hold 20 bytes, its shape and dtype need 24",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,20]}}", 20},
+      {ZT_FORMAT, "f: tensor 'w': data_offsets [0, 8] hold 8 bytes, its shape and dtype need 4",
+       "{\"w\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,8]}}", 8},
+      {ZT_FORMAT, "f: tensors 'a' and 'b' overlap: one ends at byte 8, the other begins at 4",
+       "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},"
+       "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+       12},
+      {ZT_FORMAT, "f: bytes 4 to 8 of the data, before tensor 'b', belong to no tensor",
+       "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+       "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}",
+       12},
+      {ZT_FORMAT, "f: bytes 0 to 1 of the data, before tensor 'a', belong to no tensor",
+       "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2},
+      {ZT_FORMAT, "f: the last 3 of 7 bytes of data belong to no tensor",
+       "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 7},
+      {ZT_FORMAT, "f: the last 1 of 1 bytes of data belong to no tensor", "{}", 1},
   };
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -117,7 +121,8 @@ static void test_lengths(void **state) {
   memset(bytes, 0xff, 8);
   got = open_copy(bytes, 29, &st, &copy);
   zt_free(copy);
-  assert_fails(got, ZT_FORMAT, "f: not a safetensors file: a header of 18446744073709551615 bytes, more than 100000000");
+  assert_fails(got, ZT_FORMAT,
+               "f: not a safetensors file: a header of 18446744073709551615 bytes, more than 100000000");
   size_t n = make_file(bytes, "{}", 0);
   got = open_copy(bytes, n - 1, &st, &copy);
   zt_free(copy);
@@ -127,9 +132,11 @@ static void test_lengths(void **state) {
 static void test_unusual_but_valid(void **state) {
   (void)state;
   static const char header[] =
-    "{\"late\":{\"dtype\":\"I32\",\"shape\":[],\"data_offsets\":[3,7],\"more\":1},\n \"none2\":{\"dtype\":\"F64\",\"shape\":[4,0],"
-    "\"data_offsets\":[3,3]}, \"__metadata__\":{\"format\":\"pt\",\"é\":\"\"}, \"none1\":{\"dtype\":\"F16\",\"shape\":[0],"
-    "\"data_offsets\":[3,3]}, \"\":{\"dtype\":\"BOOL\",\"shape\":[3,1],\"data_offsets\":[0,3]}}   ";
+      "{\"late\":{\"dtype\":\"I32\",\"shape\":[],\"data_offsets\":[3,7],\"more\":1},\n "
+      "\"none2\":{\"dtype\":\"F64\",\"shape\":[4,0],"
+      "\"data_offsets\":[3,3]}, \"__metadata__\":{\"format\":\"pt\",\"é\":\"\"}, "
+      "\"none1\":{\"dtype\":\"F16\",\"shape\":[0],"
+      "\"data_offsets\":[3,3]}, \"\":{\"dtype\":\"BOOL\",\"shape\":[3,1],\"data_offsets\":[0,3]}}   ";
   static const char *const order[] = {"", "none2", "none1", "late"};
   char bytes[512], *copy;
   const char *value;
@@ -383,20 +390,23 @@ static void test_sharded_errors(void **state) {
     json_t *name = json_string(not_plain[i]);
     char *quoted = json_dumps(name, JSON_ENCODE_ANY);
     snprintf(map, sizeof map, "{\"a\":%s}", quoted);
-    assert_fails(open_map(map, &st), ZT_FORMAT, "%s: weight_map: tensor 'a': '%s' is not the plain name of a file", index,
-                 not_plain[i]);
+    assert_fails(open_map(map, &st), ZT_FORMAT, "%s: weight_map: tensor 'a': '%s' is not the plain name of a file",
+                 index, not_plain[i]);
     zt_free(quoted);
     json_decref(name);
   }
-  assert_fails(open_map("{\"a\":3}", &st), ZT_FORMAT, "%s: weight_map: tensor 'a': '' is not the plain name of a file", index);
+  assert_fails(open_map("{\"a\":3}", &st), ZT_FORMAT, "%s: weight_map: tensor 'a': '' is not the plain name of a file",
+               index);
   assert_fails(open_map("[]", &st), ZT_FORMAT, "%s: no object 'weight_map'", index);
-  assert_fails(open_map("{\"q\":\"m-1.safetensors\",\"b\":\"m-1.safetensors\",\"z\":\"m-2.safetensors\"}", &st), ZT_FORMAT,
-               "%s: 2 tensors are not in the files that weight_map gives: 'q' (m-1.safetensors), 'z' (m-2.safetensors)", index);
+  assert_fails(
+      open_map("{\"q\":\"m-1.safetensors\",\"b\":\"m-1.safetensors\",\"z\":\"m-2.safetensors\"}", &st), ZT_FORMAT,
+      "%s: 2 tensors are not in the files that weight_map gives: 'q' (m-1.safetensors), 'z' (m-2.safetensors)", index);
   assert_fails(open_map("{\"a\":\"m-3.safetensors\"}", &st), ZT_IO, "cannot read '%s': No such file or directory",
                scratch_path("m-3.safetensors"));
   save_shard("m-3.safetensors", "b", NULL);
   assert_fails(open_map("{\"b\":\"m-1.safetensors\",\"c\":\"m-3.safetensors\"}", &st), ZT_FORMAT,
-               "%s: tensor 'b' is both in %s and in %s", index, scratch_path("m-1.safetensors"), scratch_path("m-3.safetensors"));
+               "%s: tensor 'b' is both in %s and in %s", index, scratch_path("m-1.safetensors"),
+               scratch_path("m-3.safetensors"));
   assert_null(st);
   const char *absent = scratch_path("absent.safetensors");
   assert_fails(zt_safetensors_open(absent, &st), ZT_IO, "cannot read '%s': No such file or directory", absent);
@@ -435,11 +445,11 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_hostile_headers),   cmocka_unit_test(test_lengths),
-    cmocka_unit_test(test_unusual_but_valid), cmocka_unit_test(test_round_trips),
-    cmocka_unit_test(test_golden_files),      cmocka_unit_test(test_save_errors),
-    cmocka_unit_test(test_save_meets_a_limit), cmocka_unit_test(test_sharded),
-    cmocka_unit_test(test_sharded_errors),    cmocka_unit_test(test_out_of_memory),
+      cmocka_unit_test(test_hostile_headers),    cmocka_unit_test(test_lengths),
+      cmocka_unit_test(test_unusual_but_valid),  cmocka_unit_test(test_round_trips),
+      cmocka_unit_test(test_golden_files),       cmocka_unit_test(test_save_errors),
+      cmocka_unit_test(test_save_meets_a_limit), cmocka_unit_test(test_sharded),
+      cmocka_unit_test(test_sharded_errors),     cmocka_unit_test(test_out_of_memory),
   };
   printf("seed %llu\n", (unsigned long long)scratch_seed());
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -68,9 +68,29 @@ static void repeat_part(input *in) {
 
 /* Pieces that JSON and length fields are sensitive to. */
 static void insert_piece(input *in) {
-  static const char *const pieces[] = {"{", "}", "[", "]", ",", ":", "\"", "\\", "-", "0", "-1", "1e99", "2.5", "null",
-                                       "4294967296", "9223372036854775807", "9223372036854775808", "\\u0000", "\\ud800",
-                                       "\xff\xff\xff\xff", "\xc3", "[[[[[[[[", "\n"};
+  static const char *const pieces[] = {"{",
+                                       "}",
+                                       "[",
+                                       "]",
+                                       ",",
+                                       ":",
+                                       "\"",
+                                       "\\",
+                                       "-",
+                                       "0",
+                                       "-1",
+                                       "1e99",
+                                       "2.5",
+                                       "null",
+                                       "4294967296",
+                                       "9223372036854775807",
+                                       "9223372036854775808",
+                                       "\\u0000",
+                                       "\\ud800",
+                                       "\xff\xff\xff\xff",
+                                       "\xc3",
+                                       "[[[[[[[[",
+                                       "\n"};
   const char *piece = pieces[draw(sizeof pieces / sizeof *pieces)];
   insert(in, piece, strlen(piece));
 }
@@ -79,12 +99,13 @@ static void insert_piece(input *in) {
 static void change_number(input *in) {
   size_t at = draw(in->nbytes + 1);
   while (at < in->nbytes && (in->bytes[at] < '0' || in->bytes[at] > '9')) at++;
-  for (; at < in->nbytes && in->bytes[at] >= '0' && in->bytes[at] <= '9'; at++) in->bytes[at] = (uint8_t)('0' + draw(10));
+  for (; at < in->nbytes && in->bytes[at] >= '0' && in->bytes[at] <= '9'; at++)
+    in->bytes[at] = (uint8_t)('0' + draw(10));
 }
 
 static void mutate(input *in) {
-  static void (*const ways[])(input *) = {flip, replace, cut_end, remove_part, repeat_part, insert_piece, change_number,
-                                          change_number};
+  static void (*const ways[])(input *) = {flip,        replace,      cut_end,       remove_part,
+                                          repeat_part, insert_piece, change_number, change_number};
   for (uint64_t n = 1 + draw(4); n; n--) ways[draw(sizeof ways / sizeof *ways)](in);
 }
 
