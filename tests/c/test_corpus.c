@@ -131,10 +131,10 @@ static size_t read_cache(char **bytes) {
 }
 
 static void write_cache(const char *bytes, size_t nbytes) {
-  char name[600];
+  char name[128];
   DIR *dir = opendir(scratch_path("cache"));
   for (struct dirent *e = readdir(dir); e; e = readdir(dir))
-    if (e->d_name[0] != '.') snprintf(name, sizeof name, "cache/%s", e->d_name);
+    if (e->d_name[0] != '.') snprintf(name, sizeof name, "cache/%.100s", e->d_name);
   closedir(dir);
   scratch_write(name, bytes, nbytes);
 }
