@@ -35,7 +35,7 @@ const char *zt_message(void) { return message; }
 const char *zt_status_text(zt_status st) {
   static const char *const texts[] = {
 #define ZT_STATUS_TEXT(name, text) text,
-    ZT_STATUSES(ZT_STATUS_TEXT)
+      ZT_STATUSES(ZT_STATUS_TEXT)
 #undef ZT_STATUS_TEXT
   };
   return (unsigned)st < sizeof texts / sizeof *texts ? texts[st] : "unknown status";
