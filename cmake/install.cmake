@@ -1,15 +1,14 @@
 # What `cmake --install` gives. Everything is relative to the prefix, so the tree can be moved.
 #   bin/ztrain   lib/libztrain.{a,so}   lib/pkgconfig/ztrain.pc   lib/lua/5.4/ztrain.so (LUA_CPATH, or prefix /usr/local)
-#   include/ztrain/ztrain.h, with the headers that it names below it: -Iinclude/ztrain serves both
+#   include/ztrain/ztrain.h, with core/ and bindings/ headers below it: -Iinclude/ztrain finds all, as in the source tree
 #   share/ztrain/lua (the library in Lua, to read and for language servers; the program carries its own), recipes
 install(TARGETS ztrain RUNTIME)
 install(TARGETS ztrain_static ztrain_shared ARCHIVE LIBRARY)
-if(TARGET ztrain_lua)
-  install(TARGETS ztrain_lua LIBRARY DESTINATION lib/lua/5.4)
-endif()
-install(FILES core/ztrain.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ztrain)
-install(DIRECTORY core/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ztrain/core
-  FILES_MATCHING PATTERN "*.h" PATTERN ztrain.h EXCLUDE)
+install(TARGETS ztrain_lua LIBRARY DESTINATION lib/lua/5.4)
+set(include_root ${CMAKE_INSTALL_INCLUDEDIR}/ztrain)
+install(FILES bindings/ztrain.h DESTINATION ${include_root})
+install(FILES bindings/zt_lua.h bindings/zt_host.h DESTINATION ${include_root}/bindings)
+install(DIRECTORY core DESTINATION ${include_root} FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY lua recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/ztrain OPTIONAL)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
