@@ -15,3 +15,9 @@ install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 file(RELATIVE_PATH pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/ztrain.pc.in ztrain.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/ztrain.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# A test installs into a folder of its own and uses what is there as a stranger would.
+if(ZT_TESTS)
+  add_test(NAME install COMMAND sh ${PROJECT_SOURCE_DIR}/tests/install.sh ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
+  set_tests_properties(install PROPERTIES TIMEOUT 300 LABELS full)
+endif()
