@@ -5,7 +5,7 @@ local util = require "ztrain.util"
 
 local M = {}
 
---------------------------------------------------------------------------------------------------- text
+------------------------------------------------------------------------------ text
 
 ---Blocks of block_size tokens from text files, for causal language models: ds[i] and fetch(rows) give input_ids, and
 ---labels that are the same (the model shifts them).
@@ -29,7 +29,7 @@ local text_meta = {
 
 ---@param files string|string[]
 ---@param tokenizer Tokenizer
----@param opts {block_size: integer, cache_dir: string?} cache_dir: where token ids are kept; by default the user's cache
+---@param opts {block_size: integer?, cache_dir: string?} block_size: 1024; cache_dir: of token ids, the user's cache
 ---@return TextDataset
 function M.text(files, tokenizer, opts)
   opts = util.options("data.text", opts, {block_size = 1024, cache_dir = util.none})
@@ -68,7 +68,7 @@ function Text:fetch(rows)
   return {input_ids = ids, labels = ids}
 end
 
---------------------------------------------------------------------------------------------------- parts of a dataset
+------------------------------------------------------------------------------ parts of a dataset
 
 local subset_meta = {
   __len = function(self) return self.last - self.first + 1 end,
@@ -98,7 +98,19 @@ function M.subset(dataset, first, last)
   return setmetatable(self, subset_meta)
 end
 
---------------------------------------------------------------------------------------------------- the unigram model
+---The first part of a dataset and the rest, each with one sample at least.
+---@param dataset table
+---@param fraction number of the samples
+---@return table first
+---@return table rest
+function M.split(dataset, fraction)
+  util.check_number("data.split", "fraction", fraction, 0, 1)
+  if #dataset < 2 then util.raise("data.split: a dataset of %d cannot be split", #dataset) end
+  local n = math.max(1, math.min(#dataset - 1, math.floor(#dataset * fraction)))
+  return M.subset(dataset, 1, n), M.subset(dataset, n + 1, #dataset)
+end
+
+------------------------------------------------------------------------------ the unigram model
 
 local CHUNK = 256 -- blocks at a time
 
@@ -111,8 +123,8 @@ local function each_chunk(dataset, fn)
   end
 end
 
----Nats per token of `train`'s unigram model (add-one smoothed over n_vocab) on the tokens that a causal model of `valid`
----predicts, the first of each block not among them: what a trained model has to beat.
+---Nats per token of `train`'s unigram model (add-one smoothed over n_vocab) on the tokens that a causal model of
+---`valid` predicts, the first of each block not among them: what a trained model has to beat.
 ---@param valid table a dataset of blocks
 ---@param train table
 ---@param n_vocab integer
@@ -135,7 +147,7 @@ function M.unigram_loss(valid, train, n_vocab)
   end)
 end
 
---------------------------------------------------------------------------------------------------- collate
+------------------------------------------------------------------------------ collate
 
 local padding = {attention_mask = 0, labels = -100, token_type_ids = 0}
 
@@ -179,9 +191,9 @@ local function collate_field(name, list, pad_token_id)
   return list
 end
 
----Makes a batch of samples: tensors of one shape are stacked, numbers become a tensor, lists of numbers are padded on the
----right to the longest (labels with -100, input_ids with pad_token_id; an attention_mask is made where there is none),
----anything else stays a list. Samples are tables with the same keys, or tensors.
+---Makes a batch of samples: tensors of one shape are stacked, numbers become a tensor, lists of numbers are padded on
+---the right to the longest (labels with -100, input_ids with pad_token_id; an attention_mask is made where there is
+---none), anything else stays a list. Samples are tables with the same keys, or tensors.
 ---@param samples any[]
 ---@param pad_token_id? integer default 0
 ---@return any
@@ -203,7 +215,7 @@ function M.collate(samples, pad_token_id)
   return batch
 end
 
---------------------------------------------------------------------------------------------------- loader
+------------------------------------------------------------------------------ loader
 
 ---@class Loader
 ---@field epoch integer the epoch that the next iter() goes through, from 1
@@ -219,9 +231,17 @@ Loader.__len = function(self)
   return self.drop_last and math.floor(n) or math.ceil(n)
 end
 
+---@class LoaderOptions
+---@field batch_size? integer default 1
+---@field shuffle? boolean
+---@field seed? integer of the shuffle; by default zt.seed's
+---@field collate? fun(samples: any[]): any by default data.collate
+---@field drop_last? boolean leaves out a last batch that is not full
+---@field pad_token_id? integer for data.collate
+
 ---Batches of a dataset. Each epoch has its own order where `shuffle` is set: it follows from seed and epoch alone.
 ---@param dataset table #ds, ds[i], and fetch(rows) where it has one
----@param opts {batch_size: integer?, shuffle: boolean?, seed: integer?, collate: (fun(samples: any[]): any)?, drop_last: boolean?, pad_token_id: integer?} seed: by default zt.seed's
+---@param opts? LoaderOptions
 ---@return Loader
 function M.loader(dataset, opts)
   opts = util.options("data.loader", opts, {

@@ -1,6 +1,7 @@
 -- schedule.lua - learning rates over time: transformers' schedules and DeepSpeed's, step by step as they run there.
--- A schedule writes opt.groups[i].lr when it is made, and again at every step(). Formulas: transformers/optimization.py,
--- deepspeed/runtime/lr_schedules.py; operations stand in their order, so that rates agree to the last bit.
+-- A schedule writes opt.groups[i].lr when it is made, and again at every step(). Formulas: transformers'
+-- optimization.py, DeepSpeed's runtime/lr_schedules.py; operations stand in their order, so that rates agree to the
+-- last bit.
 local util = require "ztrain.util"
 
 local M = {}
@@ -52,9 +53,8 @@ function Schedule:load_state_dict(state)
   self:apply()
 end
 
---------------------------------------------------------------------------------------------------- transformers
--- Each entry: the options it takes beside the two that all take, and what makes factor(step) of them: the rate is the
--- group's own times the factor. Steps count from 0.
+------------------------------------------------------------------------------ transformers
+-- What makes factor(step) of a schedule's options: the rate is the group's own times the factor. Steps count from 0.
 
 local function warmup(step, warm) return step / math.max(1, warm) end
 
@@ -78,7 +78,9 @@ function transformers.linear(o)
 end
 
 -- How far a step is between warm-up's end (0) and the schedule's (1).
-local function progress(step, o) return (step - o.num_warmup_steps) / math.max(1, o.num_training_steps - o.num_warmup_steps) end
+local function progress(step, o)
+  return (step - o.num_warmup_steps) / math.max(1, o.num_training_steps - o.num_warmup_steps)
+end
 
 function transformers.cosine(o)
   local warm = o.num_warmup_steps
@@ -100,7 +102,9 @@ end
 
 function transformers.polynomial(o, opt)
   local warm, total, lr = o.num_warmup_steps, o.num_training_steps, opt.defaults.lr
-  if lr <= o.lr_end then util.raise("schedule.polynomial: lr_end (%s) must be below the optimizer's lr (%s)", o.lr_end, lr) end
+  if lr <= o.lr_end then
+    util.raise("schedule.polynomial: lr_end (%s) must be below the optimizer's lr (%s)", o.lr_end, lr)
+  end
   return function(step)
     if step < warm then return warmup(step, warm) end
     if step > total then return o.lr_end / lr end
@@ -118,9 +122,11 @@ function transformers.inverse_sqrt(o)
   end
 end
 
+-- The options of each beside num_warmup_steps and num_training_steps, which all take.
 local specific = {
-  constant = {}, constant_with_warmup = {}, linear = {}, cosine = {num_cycles = 0.5}, cosine_with_restarts = {num_cycles = 1},
-  polynomial = {lr_end = 1e-7, power = 1.0}, inverse_sqrt = {timescale = util.none},
+  constant = {}, constant_with_warmup = {}, linear = {}, cosine = {num_cycles = 0.5},
+  cosine_with_restarts = {num_cycles = 1}, polynomial = {lr_end = 1e-7, power = 1.0},
+  inverse_sqrt = {timescale = util.none},
 }
 local endless = {constant = true, constant_with_warmup = true, inverse_sqrt = true}
 
@@ -138,9 +144,9 @@ local function new_transformers(name, opt, args)
   return function(step, base_lr) return base_lr * factor(step) end
 end
 
---------------------------------------------------------------------------------------------------- DeepSpeed
--- Each entry: options with defaults, and what makes rate(it, base_lr) of them. DeepSpeed counts from -1 (construction), so
--- the warm-up schedules use their first rate twice: at construction, and after the first step.
+------------------------------------------------------------------------------ DeepSpeed
+-- Each entry: options with defaults, and what makes rate(it, base_lr) of them. DeepSpeed counts from -1 (construction),
+-- so the warm-up schedules use their first rate twice: at construction, and after the first step.
 
 local deepspeed = {}
 
@@ -178,7 +184,10 @@ deepspeed.WarmupLR = {
 }
 
 deepspeed.WarmupDecayLR = {
-  known = {total_num_steps = util.none, warmup_min_lr = 0.0, warmup_max_lr = 0.001, warmup_num_steps = 1000, warmup_type = "log"},
+  known = {
+    total_num_steps = util.none, warmup_min_lr = 0.0, warmup_max_lr = 0.001, warmup_num_steps = 1000,
+    warmup_type = "log",
+  },
   make = function(who, o)
     local warm, total = warm_steps(who, o), total_steps(who, o)
     return function(it)
@@ -191,7 +200,10 @@ deepspeed.WarmupDecayLR = {
 }
 
 deepspeed.WarmupCosineLR = {
-  known = {total_num_steps = util.none, warmup_min_ratio = 0.0, warmup_num_steps = 1000, cos_min_ratio = 0.0001, warmup_type = "log"},
+  known = {
+    total_num_steps = util.none, warmup_min_ratio = 0.0, warmup_num_steps = 1000, cos_min_ratio = 0.0001,
+    warmup_type = "log",
+  },
   make = function(who, o)
     local warm, total = warm_steps(who, o), total_steps(who, o)
     return function(it, base_lr)
@@ -206,8 +218,8 @@ deepspeed.WarmupCosineLR = {
   end,
 }
 
--- Share of the height at it, counted from -1: up over the first part of the cycle, down over the second; with stairs, in
--- that many equal steps.
+-- Share of the height at it, counted from -1: up over the first part of the cycle, down over the second; with stairs,
+-- in that many equal steps.
 local function cycle_share(it, o)
   local first, second = o.cycle_first_step_size, o.cycle_second_step_size
   local size = first + second
@@ -226,8 +238,8 @@ end
 deepspeed.OneCycle = {
   known = {
     cycle_min_lr = util.none, cycle_max_lr = util.none, decay_lr_rate = 0.0, cycle_first_step_size = 2000,
-    cycle_second_step_size = util.none, cycle_first_stair_count = 0, cycle_second_stair_count = util.none, decay_step_size = 0,
-    cycle_momentum = true, cycle_min_mom = 0.8, cycle_max_mom = 0.9, decay_mom_rate = 0.0,
+    cycle_second_step_size = util.none, cycle_first_stair_count = 0, cycle_second_stair_count = util.none,
+    decay_step_size = 0, cycle_momentum = true, cycle_min_mom = 0.8, cycle_max_mom = 0.9, decay_mom_rate = 0.0,
   },
   make = function(who, o)
     for _, key in ipairs {"cycle_min_lr", "cycle_max_lr"} do
@@ -278,12 +290,12 @@ local function new_deepspeed(name, args)
     betas and function(count) return betas(count - 1) end
 end
 
---------------------------------------------------------------------------------------------------- by name
+------------------------------------------------------------------------------ by name
 local names = util.keys(specific)
 for name in pairs(deepspeed) do names[#names + 1] = name end
 
 local function new(name, opt, args)
-  if type(opt) ~= "table" or type(opt.groups) ~= "table" then util.raise("schedule.%s: an optimizer comes first", name) end
+  if type(opt) ~= "table" or not opt.groups then util.raise("schedule.%s: an optimizer comes first", name) end
   local self = setmetatable({name = name, opt = opt, count = 0, base_lrs = {}}, Schedule)
   for i, group in ipairs(opt.groups) do self.base_lrs[i] = group.lr end
   if deepspeed[name] then
@@ -314,8 +326,8 @@ local function as_deepspeed(name, opt, args)
   return translated
 end
 
----A schedule by its name. DeepSpeed's warm-up schedules also take num_warmup_steps and num_training_steps here, with the
----optimizer's rate as warmup_max_lr, so that one line serves every name.
+---A schedule by its name. DeepSpeed's warm-up schedules also take num_warmup_steps and num_training_steps here, with
+---the optimizer's rate as warmup_max_lr, so that one line serves every name.
 ---@param name string
 ---@param opt Optimizer
 ---@param args? table

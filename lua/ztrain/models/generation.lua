@@ -18,7 +18,7 @@ local M = {}
 ---@field attention_mask? Tensor (B, T): 0 on the left where rows are shorter
 ---@field use_cache? boolean
 
---------------------------------------------------------------------------------------------------- cache
+------------------------------------------------------------------------------ cache
 
 ---Keys and values of all layers, for as many tokens as generation will see.
 ---@class KeyValueCache
@@ -45,8 +45,8 @@ end
 
 function Cache:layer(i) return self.layers[i] end
 
----Puts in the newest tokens' keys and values (B, T, H, D); gives back all there are. The cache's length goes up when all
----layers have theirs (generate).
+---Puts in the newest tokens' keys and values (B, T, H, D); gives back all there are. The cache's length goes up when
+---all layers have theirs (generate).
 function Layer:append(k, v)
   local start, n = self.cache.length + 1, k:size(2)
   self.k:narrow(2, start, n):copy_(k)
@@ -54,11 +54,12 @@ function Layer:append(k, v)
   return self.k:narrow(2, 1, start + n - 1), self.v:narrow(2, 1, start + n - 1)
 end
 
---------------------------------------------------------------------------------------------------- options
+------------------------------------------------------------------------------ options
 
 local known = {
   max_new_tokens = util.none, max_length = util.none, min_new_tokens = 0, do_sample = false, temperature = 1.0,
-  top_k = 50, top_p = 1.0, eos_token_id = util.none, pad_token_id = util.none, attention_mask = util.none, use_cache = true,
+  top_k = 50, top_p = 1.0, eos_token_id = util.none, pad_token_id = util.none, attention_mask = util.none,
+  use_cache = true,
 }
 
 -- What the call says, else generation_config.json, else config.json, else transformers' default.
@@ -106,7 +107,7 @@ local function all_ones(rows)
   return true
 end
 
---------------------------------------------------------------------------------------------------- state of one call
+------------------------------------------------------------------------------ state of one call
 
 ---@class Generation
 ---@field ids Tensor int64 (B, room): prompt and new tokens
@@ -212,7 +213,9 @@ end
 
 local function run(model, input_ids, o)
   local is_eos = as_set(o.eos_token_id)
-  if o.pad_token_id == nil then o.pad_token_id = type(o.eos_token_id) == "table" and o.eos_token_id[1] or o.eos_token_id end
+  if o.pad_token_id == nil then
+    o.pad_token_id = type(o.eos_token_id) == "table" and o.eos_token_id[1] or o.eos_token_id
+  end
   local state = new_generation(model, as_ids(input_ids), o, is_eos)
   local n_new, finished, forbidden = 0, false, nil
   while state.length < state.room and not finished do
@@ -232,7 +235,7 @@ end
 ---@return Tensor
 function M.generate(model, input_ids, opts)
   local o, was_training = options(model, opts), model.training
-  local restore <close> = setmetatable({}, {__close = function() model:train(was_training) end})
+  local restored <close> = setmetatable({}, {__close = function() model:train(was_training) end}) -- luacheck: ignore
   model:eval()
   return core.scope("generate", core.no_grad, run, model, input_ids, o)
 end

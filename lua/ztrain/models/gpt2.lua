@@ -4,11 +4,10 @@ local core = require "ztrain.core"
 local generation = require "ztrain.models.generation"
 local nn = require "ztrain.nn"
 local output = require "ztrain.models.output"
+local PreTrainedModel = require "ztrain.models.pretrained"
 local util = require "ztrain.util"
 
-local M = {}
-
-M.defaults = {
+local defaults = {
   vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = util.none,
   activation_function = "gelu_new", resid_pdrop = 0.1, embd_pdrop = 0.1, attn_pdrop = 0.1, layer_norm_epsilon = 1e-5,
   initializer_range = 0.02, scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false,
@@ -42,7 +41,7 @@ end
 -- The standard deviation of a sublayer's last projection: the residual stream adds up 2 n_layer of them.
 local function output_std(config) return config.initializer_range / math.sqrt(2 * config.n_layer) end
 
---------------------------------------------------------------------------------------------------- a block
+------------------------------------------------------------------------------ a block
 
 local Attention = nn.class "GPT2Attention"
 
@@ -66,7 +65,8 @@ function Attention:attend_cached(qkv, mask, cache)
 end
 
 function Attention:forward(x, mask, cache)
-  local qkv, y = self.c_attn(x), nil
+  local qkv = self.c_attn(x)
+  local y
   if cache then
     y = self:attend_cached(qkv, mask, cache)
   else
@@ -96,15 +96,15 @@ function Block:init(config, layer)
   self.mlp = MLP(config)
 end
 
--- A norm adds what the sublayer before it made to the residual stream, so a block passes on both apart: `update`, not yet
--- added, and `stream` (nil before the first block).
+-- A norm adds what the sublayer before it made to the residual stream, so a block passes on both apart: `update`, not
+-- yet added, and `stream` (nil before the first block).
 function Block:forward(update, stream, mask, cache)
   local x, sum = self.ln_1(update, stream)
   x, sum = self.ln_2(self.attn(x, mask, cache), sum or update)
   return self.mlp(x), sum
 end
 
---------------------------------------------------------------------------------------------------- the stack
+------------------------------------------------------------------------------ the stack
 
 local Transformer = nn.class "GPT2Model"
 
@@ -148,18 +148,17 @@ function Transformer:forward(ids, mask, position_ids, cache)
   return (self.ln_f(update, stream))
 end
 
---------------------------------------------------------------------------------------------------- the model
+------------------------------------------------------------------------------ the model
 
----@class GPT2: Module
----@field config table
----@field generation_config table? defaults of generate(), from generation_config.json
-local GPT2 = nn.class "GPT2"
-M.Model = GPT2
+---@class GPT2: PreTrainedModel
+local GPT2 = nn.class("GPT2", PreTrainedModel)
+GPT2.config_defaults = defaults
+GPT2.architecture = "GPT2LMHeadModel"
 
 ---@param given table a config as in config.json
 ---@param opts {init: boolean, gradient_checkpointing: boolean} init false: weights stay zero, to be loaded
 function GPT2:init(given, opts)
-  local config = config_file.complete(given, M.defaults, other_names)
+  local config = config_file.complete(given, defaults, other_names)
   check(config)
   self.config = config
   local weights = opts.init and config or setmetatable({initializer_range = 0}, {__index = config})
@@ -167,8 +166,7 @@ function GPT2:init(given, opts)
   if config.tie_word_embeddings then
     self.lm_head = nn.Linear(config.n_embd, config.vocab_size, {bias = false, weight = self.transformer.wte.weight})
   else
-    self.lm_head = nn.Linear(config.n_embd, config.vocab_size, {bias = false})
-    self.lm_head.weight:normal_(0, config.initializer_range)
+    self.lm_head = nn.Linear(config.n_embd, config.vocab_size, {bias = false, std = weights.initializer_range})
   end
 end
 
@@ -206,7 +204,13 @@ local function as_mask(mask)
   return mask:ne(0)
 end
 
----@param batch {input_ids: Tensor, attention_mask: Tensor?, position_ids: Tensor?, labels: Tensor?} labels: as input_ids, shifted here; -100 is left out
+---@class GPT2Batch
+---@field input_ids Tensor int64 (B, T)
+---@field attention_mask? Tensor (B, T), 0 where there is no token
+---@field position_ids? Tensor int64 (B, T)
+---@field labels? Tensor int64 (B, T): as input_ids, shifted by the model; -100 is left out
+
+---@param batch GPT2Batch
 ---@return LMOutput
 function GPT2:forward(batch)
   check_batch(batch, self.config.n_positions)
@@ -242,20 +246,11 @@ function GPT2:new_cache(batch_size, length)
   return generation.cache(c.n_layer, {batch_size, length, c.n_head, c.n_embd // c.n_head}, dtype)
 end
 
---------------------------------------------------------------------------------------------------- files
-
-M.architecture = "GPT2LMHeadModel"
-
----The model's name for a tensor of a file: files may leave out "transformer.", carry masks that old versions stored, and
----the tied head.
----@param config table
----@return fun(name: string): string?
-function M.rename(config)
-  return function(name)
-    if name:match("%.attn%.bias$") or name:match("%.attn%.masked_bias$") then return nil end
-    if name == "lm_head.weight" then return not config.tie_word_embeddings and name or nil end
-    return name:match("^transformer%.") and name or "transformer." .. name
-  end
+-- Files may leave out "transformer.", and carry masks that old versions stored, or the tied head.
+function GPT2:rename(name)
+  if name:match("%.attn%.bias$") or name:match("%.attn%.masked_bias$") then return nil end
+  if name == "lm_head.weight" then return not self.config.tie_word_embeddings and name or nil end
+  return name:match("^transformer%.") and name or "transformer." .. name
 end
 
-return M
+return GPT2

@@ -6,11 +6,16 @@ local util = require "ztrain.util"
 
 local M = {}
 
+---@class nn.AttentionOptions
+---@field dropout? number of the attention weights, while training
+---@field bias? boolean default true
+---@field causal? boolean
+
 ---Several attention heads side by side over one packed projection.
 ---@class nn.MultiheadAttention: Module
 ---@field in_proj nn.Linear weight (3 embed_dim, embed_dim): queries, keys, values
 ---@field out_proj nn.Linear
----@overload fun(embed_dim: integer, num_heads: integer, opts?: {dropout: number?, bias: boolean?, causal: boolean?}): nn.MultiheadAttention
+---@overload fun(embed_dim: integer, num_heads: integer, opts?: nn.AttentionOptions): nn.MultiheadAttention
 M.MultiheadAttention = module.class "MultiheadAttention"
 
 function M.MultiheadAttention:init(embed_dim, num_heads, opts)
@@ -51,9 +56,16 @@ function M.MultiheadAttention:heads(t)
   return t:reshape(t:size(1), t:size(2), self.num_heads, self.embed_dim // self.num_heads)
 end
 
+---@class nn.BlockOptions
+---@field ffn_dim? integer default 4 embed_dim
+---@field act? act default gelu
+---@field dropout? number
+---@field causal? boolean
+---@field eps? number
+
 ---A pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)).
 ---@class nn.TransformerBlock: Module
----@overload fun(embed_dim: integer, num_heads: integer, opts?: {ffn_dim: integer?, act: act?, dropout: number?, causal: boolean?, eps: number?}): nn.TransformerBlock
+---@overload fun(embed_dim: integer, num_heads: integer, opts?: nn.BlockOptions): nn.TransformerBlock
 M.TransformerBlock = module.class "TransformerBlock"
 
 function M.TransformerBlock:init(embed_dim, num_heads, opts)

@@ -10,22 +10,34 @@ local function parameter(...)
   return core.with_kind("parameters", core.zeros, ...):requires_grad_():keep()
 end
 
+local function normal(t, std)
+  if std > 0 then t:normal_(0, std) end
+  return t
+end
+
 local function check_size(who, name, value) util.check_number(who, name, value, 1, nil, true) end
+
+---@class nn.LinearOptions
+---@field bias? boolean default true
+---@field act? act
+---@field std? number a normal start with this deviation instead of torch's uniform one; 0: zeros
+---@field weight? Tensor one that is shared with another module
 
 ---y = act(x weight^T + bias), x (..., in_features).
 ---@class nn.Linear: Module
 ---@field weight Tensor (out_features, in_features)
 ---@field bias Tensor? (out_features)
----@overload fun(in_features: integer, out_features: integer, opts?: {bias: boolean?, act: act?, weight: Tensor?}): nn.Linear
+---@overload fun(in_features: integer, out_features: integer, opts?: nn.LinearOptions): nn.Linear
 M.Linear = module.class "Linear"
 
 function M.Linear:init(in_features, out_features, opts)
   check_size("nn.Linear", "in_features", in_features)
   check_size("nn.Linear", "out_features", out_features)
-  opts = util.options("nn.Linear", opts, {bias = true, act = util.none, weight = util.none})
+  opts = util.options("nn.Linear", opts, {bias = true, act = util.none, std = util.none, weight = util.none})
   local bound = 1 / math.sqrt(in_features)
-  self.weight = opts.weight or parameter(out_features, in_features):uniform_(-bound, bound)
-  if opts.bias then self.bias = parameter(out_features):uniform_(-bound, bound) end
+  local function start(t) return opts.std and normal(t, opts.std) or t:uniform_(-bound, bound) end
+  self.weight = opts.weight or start(parameter(out_features, in_features))
+  if opts.bias then self.bias = start(parameter(out_features)) end
   self.act = opts.act
 end
 
@@ -42,8 +54,7 @@ function M.Conv1D:init(nf, nx, opts)
   check_size("nn.Conv1D", "nf", nf)
   check_size("nn.Conv1D", "nx", nx)
   opts = util.options("nn.Conv1D", opts, {act = util.none, std = 0.02})
-  self.weight = parameter(nx, nf)
-  if opts.std > 0 then self.weight:normal_(0, opts.std) end
+  self.weight = normal(parameter(nx, nf), opts.std)
   self.bias = parameter(nf)
   self.act = opts.act
 end
@@ -60,8 +71,7 @@ function M.Embedding:init(num_embeddings, embedding_dim, opts)
   check_size("nn.Embedding", "num_embeddings", num_embeddings)
   check_size("nn.Embedding", "embedding_dim", embedding_dim)
   opts = util.options("nn.Embedding", opts, {std = 1})
-  self.weight = parameter(num_embeddings, embedding_dim)
-  if opts.std > 0 then self.weight:normal_(0, opts.std) end
+  self.weight = normal(parameter(num_embeddings, embedding_dim), opts.std)
 end
 
 function M.Embedding:forward(ids) return core.embedding(self.weight, ids) end

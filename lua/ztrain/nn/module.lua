@@ -1,6 +1,6 @@
 -- module.lua - Module: a callable object that knows its parameters, buffers and submodules by the names they were
--- assigned to, in that order. An instance stays empty, so that every assignment passes through `assign`; what it holds is
--- in the table behind its STATE key.
+-- assigned to, in that order. An instance stays empty, so that every assignment passes through `assign`; what it holds
+-- is in the table behind its STATE key.
 local core = require "ztrain.core"
 local util = require "ztrain.util"
 
@@ -130,8 +130,8 @@ local function instance_meta(class, name)
   }
 end
 
----A new class of modules. Its `init(self, ...)` gets the constructor's arguments, `forward(self, ...)` what a call gets:
----`local MLP = nn.class "MLP"; function MLP:init(n) self.fc = nn.Linear(n, n) end; local mlp = MLP(8)`.
+---A new class of modules. Its `init(self, ...)` gets the constructor's arguments, `forward(self, ...)` what a call
+---gets: `local MLP = nn.class "MLP"; function MLP:init(n) self.fc = nn.Linear(n, n) end; local mlp = MLP(8)`.
 ---@param name string stands in errors, in lower case where it is the root
 ---@param base? table another class; by default nn.Module
 ---@return table class
@@ -155,7 +155,7 @@ function Module:forward()
   util.raise("class %s has no forward", getmetatable(self).__name)
 end
 
---------------------------------------------------------------------------------------------------- walking
+------------------------------------------------------------------------------ walking
 
 -- Calls visit(name, module) for this module and all below it, each once, parents first.
 local function walk(self, visit, prefix, seen)
@@ -251,7 +251,7 @@ function Module:num_parameters()
   return n
 end
 
---------------------------------------------------------------------------------------------------- changing
+------------------------------------------------------------------------------ changing
 
 ---@param mode? boolean default true
 ---@return self
@@ -277,8 +277,8 @@ end
 
 local float_dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
 
----Converts parameters and buffers to a dtype (integer buffers stay) or moves them to a device. They are new tensors: make
----the optimizer afterwards. Shared ones stay shared.
+---Converts parameters and buffers to a dtype (integer buffers stay) or moves them to a device. They are new tensors:
+---make the optimizer afterwards. Shared ones stay shared.
 ---@param what dtype|string
 ---@return self
 function Module:to(what)
@@ -328,9 +328,9 @@ end
 
 local function shape_text(t) return "(" .. table.concat({t:size()}, ", ") .. ")" end
 
----Copies tensors in by name, cast to the model's dtypes. Missing and unexpected names raise unless opts.strict is false,
----wrong shapes always; all of them are listed in one error, and nothing is copied then. A shared tensor may come under any
----of its names.
+---Copies tensors in by name, cast to the model's dtypes. Missing and unexpected names raise unless opts.strict is
+---false, wrong shapes always; all of them are listed in one error, and nothing is copied then. A shared tensor may come
+---under any of its names.
 ---@param dict table<string, Tensor>
 ---@param opts? {strict: boolean?}
 ---@return string[] missing
