@@ -37,7 +37,8 @@ local acc = zt.accelerator {project_dir = args.output_dir}
 local folder = args.tokenizer_name or args.model_name_or_path
 local tokenizer = folder and zt.tokenizer.from_pretrained(folder)
   or zt.tokenizer.train_bpe({args.train_file}, {vocab_size = args.vocab_size, special_tokens = {"<|endoftext|>"}})
-local train_set, valid_set = zt.data.text(args.train_file, tokenizer, {block_size = args.block_size}), nil
+local train_set = zt.data.text(args.train_file, tokenizer, {block_size = args.block_size})
+local valid_set
 if args.validation_file then
   valid_set = zt.data.text(args.validation_file, tokenizer, {block_size = args.block_size})
 else
