@@ -123,7 +123,7 @@ function Accelerator:gather_for_metrics(tensor) return tensor end -- luacheck: i
 ---@return Tensor
 function Accelerator:reduce(tensor, reduction) -- luacheck: ignore self
   if reduction and reduction ~= "sum" and reduction ~= "mean" then
-    util.unknown("reduction", reduction, {"sum", "mean"})
+    util.unknown("reduce", "reduction", reduction, {"sum", "mean"})
   end
   return tensor
 end

@@ -90,7 +90,7 @@ local function check_choice(option, value)
   for _, choice in ipairs(option.choices or {value}) do
     if choice == value then return end
   end
-  util.unknown("--" .. option.name, value, choice_names(option))
+  util.unknown(nil, "--" .. option.name, value, choice_names(option))
 end
 
 local function help(declared, about)
@@ -106,6 +106,12 @@ local function help(declared, about)
   return table.concat(lines, "\n")
 end
 
+local function with_dashes(names)
+  local list = {}
+  for i, name in ipairs(names) do list[i] = "--" .. name end
+  return list
+end
+
 -- One word of the command line: the option and, where the word brings it, its text.
 local function split(word, declared)
   local name, text = word:match("^%-%-([^=]+)=(.*)$")
@@ -114,7 +120,7 @@ local function split(word, declared)
   if declared.by_name[name] then return declared.by_name[name], text end
   local negated = declared.by_name[name:match("^no_(.+)$") or ""]
   if negated and negated.type == "boolean" and not text then return negated, "false" end
-  util.unknown("option", word, declared.order)
+  util.unknown(nil, "option", "--" .. name, with_dashes(declared.order))
 end
 
 local function read(argv, declared, about)
@@ -171,7 +177,7 @@ return function(declared, opts)
   end
   return setmetatable(args, {
     __index = function(_, name)
-      if not options.by_name[name] then util.unknown("args: option", name, options.order) end
+      if not options.by_name[name] then util.unknown("args", "option", name, options.order) end
     end,
   })
 end

@@ -70,6 +70,6 @@ return setmetatable(M, {
     end
     local names = util.keys(self)
     for part in pairs(parts) do names[#names + 1] = part end
-    util.unknown("zt: field", name, {table.unpack(util.nearest(tostring(name), names), 1, 5)})
+    util.unknown("zt", "name", name, {table.unpack(util.nearest(tostring(name), names), 1, 8)})
   end,
 })

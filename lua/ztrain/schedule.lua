@@ -160,7 +160,7 @@ end
 local function warm_steps(who, o)
   util.check_number(who, "warmup_num_steps", o.warmup_num_steps, 0)
   if o.warmup_type ~= "log" and o.warmup_type ~= "linear" then
-    util.unknown(who .. ": warmup_type", o.warmup_type, {"log", "linear"})
+    util.unknown(who, "warmup_type", o.warmup_type, {"log", "linear"})
   end
   return math.max(2, o.warmup_num_steps)
 end
@@ -333,7 +333,7 @@ end
 ---@param args? table
 ---@return Schedule
 function M.get(name, opt, args)
-  if not specific[name] and not deepspeed[name] then util.unknown("schedule", name, names) end
+  if not specific[name] and not deepspeed[name] then util.unknown(nil, "schedule", name, names) end
   return new(name, opt, deepspeed[name] and as_deepspeed(name, opt, args) or args)
 end
 

@@ -59,14 +59,18 @@ function M.nearest(name, names)
   return sorted
 end
 
----Raises that `name` is not one of `names`: "optimizer 'adamv' is not known; there are, nearest first: adamw, adam".
----@param what string what is being named, with its owner: "nn.Linear: option"
+---Raises that `name` is not one of `names`: "optim.adamw: unknown option 'lt'; did you mean 'lr'? Valid: lr, eps, ...",
+---the nearest first.
+---@param who string? the function
+---@param what string what is being named: "option"
 ---@param name any
 ---@param names string[]
-function M.unknown(what, name, names)
-  local list = #names == 0 and "there are none" or
-    "there are, nearest first: " .. table.concat(M.nearest(tostring(name), names), ", ")
-  M.raise("%s '%s' is not known; %s", what, tostring(name), list)
+function M.unknown(who, what, name, names)
+  name = tostring(name)
+  local sorted = M.nearest(name, names)
+  local near = sorted[1] and M.distance(name:lower(), sorted[1]:lower()) <= 1 + #name // 3
+  M.raise("%sunknown %s '%s'%s Valid: %s", who and who .. ": " or "", what, name,
+    near and ("; did you mean '%s'?"):format(sorted[1]) or ".", table.concat(sorted, ", "))
 end
 
 ---The sorted keys of a table.
@@ -93,7 +97,7 @@ function M.options(who, given, known)
     if default ~= M.none then options[key] = default end
   end
   for key, value in pairs(given or {}) do
-    if known[key] == nil then M.unknown(who .. ": option", key, M.keys(known)) end
+    if known[key] == nil then M.unknown(who, "option", key, M.keys(known)) end
     options[key] = value
   end
   return options

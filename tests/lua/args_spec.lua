@@ -46,19 +46,19 @@ describe("args", function()
     assert.same({2, 8}, {with().n, with().width})
     assert.same({1, 16}, {with("--preset", "b").n, with("--preset=b").width})
     assert.same({2, 4}, {with("--width", "4").n, with("--width", "4").width})
-    assert.match("%-%-preset 'c' is not known; there are, nearest first: a, b", support.message(with, "--preset", "c"))
+    assert.match("unknown %-%-preset 'c'; did you mean 'a'%? Valid: a, b", support.message(with, "--preset", "c"))
     assert.match("wants an integer", support.message(with, "--width", "x"))
   end)
 
   it("raises for what it cannot read, and names the nearest", function()
-    assert.match("'%-%-epoch' is not known; there are, nearest first: epochs,", support.message(parse, "--epoch", "2"))
+    assert.match("unknown option '%-%-epoch'; did you mean '%-%-epochs'%? Valid: %-%-epochs, ", support.message(parse, "--epoch", "2"))
     assert.match("%-%-epochs wants an integer, not '2.5'", support.message(parse, "--epochs", "2.5"))
     assert.match("%-%-lr wants a number, not 'fast'", support.message(parse, "--lr=fast"))
     assert.match("%-%-debug wants a boolean", support.message(parse, "--debug=yes"))
-    assert.match("%-%-size 'xll' is not known; there are, nearest first: xl, tiny", support.message(parse, "--size", "xll"))
+    assert.match("unknown %-%-size 'xll'; did you mean 'xl'%? Valid: xl, tiny", support.message(parse, "--size", "xll"))
     assert.match("%-%-lr wants a value", support.message(parse, "--lr"))
     assert.match("'x' is not an option", support.message(parse, "x"))
-    assert.match("option 'trian_file' is not known; there are, nearest first: train_file",
+    assert.match("unknown option 'trian_file'; did you mean 'train_file'%? Valid: train_file, ",
       support.message(function() return parse().trian_file end))
   end)
 

@@ -90,7 +90,7 @@ describe("loader", function()
 
   it("raises for what gives no batch, and for unknown options", function()
     assert.match("0 samples give no batch", support.message(zt.data.loader, {}, {}))
-    assert.match("option 'batchsize' is not known; there are, nearest first: batch_size",
+    assert.match("unknown option 'batchsize'; did you mean 'batch_size'%?",
       support.message(zt.data.loader, numbers(3), {batchsize = 2}))
   end)
 end)

@@ -149,7 +149,7 @@ describe("nn.Module", function()
 
   it("raises for unknown options, at the script's line", function()
     local message = support.message(function() nn.Linear(2, 2, {biass = false}) end)
-    assert.match("^%S*nn_spec.lua:%d+: nn.Linear: option 'biass' is not known; there are, nearest first: bias,", message)
+    assert.match("^%S*nn_spec.lua:%d+: nn.Linear: unknown option 'biass'; did you mean 'bias'%? Valid: bias, ", message)
     assert.match("out_features must be a number", support.message(function() nn.Linear(2) end))
   end)
 end)

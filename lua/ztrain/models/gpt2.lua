@@ -27,7 +27,7 @@ local activations = {
 
 local function check(config)
   if not activations[config.activation_function] then
-    util.unknown("gpt2: activation_function", config.activation_function, util.keys(activations))
+    util.unknown("gpt2", "activation_function", config.activation_function, util.keys(activations))
   end
   for _, key in ipairs {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"} do
     util.check_number("gpt2", key, config[key], 1, nil, true)

@@ -20,7 +20,7 @@ local function new_model(who, source, opts, init)
   for key, value in pairs(config_file.read(source)) do given[key] = value end
   for key, value in pairs(opts.config or {}) do given[key] = value end
   local class = registry[given.model_type]
-  if not class then util.unknown(who .. ": model_type", given.model_type, util.keys(registry)) end
+  if not class then util.unknown(who, "model_type", given.model_type, util.keys(registry)) end
   local model = class(given, {init = init, gradient_checkpointing = opts.gradient_checkpointing})
   return opts.dtype and model:to(opts.dtype) or model
 end
