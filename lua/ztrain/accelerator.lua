@@ -55,10 +55,13 @@ function Accelerator:num_steps(loader) return #loader end -- luacheck: ignore se
 
 local signal_names = {[2] = "SIGINT", [15] = "SIGTERM"}
 
--- A stop that was asked for while a step ran takes effect between steps.
+-- A stop that was asked for while a step ran takes effect at its end; outside of steps it does so at once.
 local function stop_if_asked(self)
   local signal = core.stop_signal()
-  if not signal then return end
+  if not signal then
+    core.stop_signal(false)
+    return
+  end
   if self.metrics then self.metrics:close() end
   util.raise("stopped by %s after step %d", signal_names[signal] or signal, self.step)
 end

@@ -69,7 +69,9 @@ return setmetatable(M, {
       return part
     end
     local names = util.keys(self)
-    for part in pairs(parts) do names[#names + 1] = part end
+    for part in pairs(parts) do
+      if rawget(self, part) == nil then names[#names + 1] = part end
+    end
     util.unknown("zt", "name", name, {table.unpack(util.nearest(tostring(name), names), 1, 8)})
   end,
 })

@@ -5,7 +5,8 @@ local zt = require "ztrain"
 local function parse(...)
   return zt.args({
     lr = 5e-4, epochs = 3, model = "gpt2", debug = false,
-    {"size", "tiny", "how large", choices = {"tiny", "xl"}}, {"train_file", nil, "text"}, {"max_steps", type = "integer"},
+    {"size", "tiny", "how large", choices = {"tiny", "xl"}}, {"train_file", nil, "text"},
+    {"max_steps", type = "integer"},
   }, {argv = {...}})
 end
 
@@ -51,7 +52,8 @@ describe("args", function()
   end)
 
   it("raises for what it cannot read, and names the nearest", function()
-    assert.match("unknown option '%-%-epoch'; did you mean '%-%-epochs'%? Valid: %-%-epochs, ", support.message(parse, "--epoch", "2"))
+    assert.match(
+      "unknown option '%-%-epoch'; did you mean '%-%-epochs'%? Valid: %-%-epochs, ", support.message(parse, "--epoch", "2"))
     assert.match("%-%-epochs wants an integer, not '2.5'", support.message(parse, "--epochs", "2.5"))
     assert.match("%-%-lr wants a number, not 'fast'", support.message(parse, "--lr=fast"))
     assert.match("%-%-debug wants a boolean", support.message(parse, "--debug=yes"))

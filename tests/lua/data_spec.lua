@@ -77,7 +77,7 @@ describe("loader", function()
 
   it("starts anew after a break", function()
     local loader = zt.data.loader(numbers(5), {batch_size = 2})
-    for _ in loader:iter() do break end
+    loader:iter()()
     assert.same({1, 2, 3, 4, 5}, epoch(loader))
   end)
 
@@ -105,7 +105,9 @@ describe("collate", function()
   end)
 
   it("keeps a mask that is there, and pads with the given id", function()
-    local batch = zt.data.collate({{input_ids = {5, 6}, attention_mask = {0, 1}}, {input_ids = {7}, attention_mask = {1}}}, 9)
+    local batch = zt.data.collate({
+      {input_ids = {5, 6}, attention_mask = {0, 1}}, {input_ids = {7}, attention_mask = {1}},
+    }, 9)
     assert.same({{5, 6}, {7, 9}}, batch.input_ids:totable())
     assert.same({{0, 1}, {1, 0}}, batch.attention_mask:totable())
   end)
@@ -177,10 +179,8 @@ describe("text", function()
 
   it("feeds a loader by blocks", function()
     local first, rest = zt.data.split(open(), 0.1)
-    for batch in zt.data.loader(rest, {batch_size = 4, shuffle = true, seed = 1}):iter() do
-      assert.same({4, 16}, {batch.input_ids:size()})
-      break
-    end
+    local batch = zt.data.loader(rest, {batch_size = 4, shuffle = true, seed = 1}):iter()()
+    assert.same({4, 16}, {batch.input_ids:size()})
     assert.is_true(first:fetch({1}).input_ids[1]:equal(first[1].input_ids))
     assert.is_true(rest:fetch({1}).input_ids[1]:equal(rest[1].input_ids))
   end)

@@ -232,11 +232,13 @@ describe("GPT-2", function()
   it("knows configs by transformers' other names, and slips of the pen", function()
     local model = zt.models.from_config {model_type = "gpt2", hidden_size = 8, num_hidden_layers = 1,
       num_attention_heads = 2, max_position_embeddings = 9, vocab_size = 11}
-    assert.same({8, 1, 2, 9}, {model.config.n_embd, model.config.n_layer, model.config.n_head, model.config.n_positions})
+    local config = model.config
+    assert.same({8, 1, 2, 9}, {config.n_embd, config.n_layer, config.n_head, config.n_positions})
     local function bad(changes) return support.message(zt.models.from_config, tiny_with(changes)) end
     assert.match("config has 'n_layers'; 'n_layer' is what the model knows", bad {n_layers = 3})
     assert.match("n_embd 12 is no multiple of n_head 5", bad {n_head = 5})
-    assert.match("unknown activation_function 'gelu_now'; did you mean 'gelu_new'", bad {activation_function = "gelu_now"})
+    assert.match("unknown activation_function 'gelu_now'; did you mean 'gelu_new'",
+      bad {activation_function = "gelu_now"})
     assert.match("unknown model_type 'gpt3'; did you mean 'gpt2'", bad {model_type = "gpt3"})
   end)
 

@@ -88,7 +88,8 @@ describe("optim", function()
   it("checks what it is given", function()
     local p = {zt.ones(2):requires_grad_()}
     local function bad(opts, kind) return support.message(zt.optim[kind or "adamw"], p, opts) end
-    assert.match("unknown option 'weight_dekay'; did you mean 'weight_decay'%?", bad {weight_dekay = 1})
+    assert.match(
+      "unknown option 'weight_dekay'; did you mean 'weight_decay'%?", bad {weight_dekay = 1})
     assert.match("lr = %-1 is outside", bad {lr = -1})
     assert.match("beta 1.0 is outside", bad {betas = {0.9, 1.0}})
     assert.match("nesterov needs a momentum", bad({nesterov = true}, "sgd"))

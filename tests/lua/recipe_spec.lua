@@ -3,7 +3,7 @@ package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. pac
 local support = require "support"
 local zt = require "ztrain"
 
-local words = {"the", "river", "ran", "over", "stones", "and", "a", "bird", "sang", "in", "old", "trees", "while", "rain"}
+local words = {"the", "river", "ran", "over", "stones", "and", "a", "bird", "sang", "in", "old", "trees", "while"}
 
 local function story(n_lines)
   local lines = {}

@@ -69,7 +69,8 @@ describe("schedule", function()
     local opt = optimizer(1)
     assert.match("unknown schedule 'cosin'; did you mean 'cosine'%? Valid: cosine, ",
       support.message(zt.schedule.get, "cosin", opt, {}))
-    assert.match("schedule.linear: unknown option 'num_warmup_step'; did you mean 'num_warmup_steps'%? Valid: num_warmup_steps, ",
+    assert.match(
+      "schedule.linear: unknown option 'num_warmup_step'; did you mean 'num_warmup_steps'%? Valid: num_warmup_steps, ",
       support.message(zt.schedule.linear, opt, {num_warmup_step = 1}))
     assert.match("schedule.linear needs num_training_steps", support.message(zt.schedule.linear, opt, {}))
     assert.match("^%S*schedule_spec.lua:%d+: ", support.message(function() zt.schedule.linear(opt, {}) end))

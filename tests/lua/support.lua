@@ -21,7 +21,7 @@ end
 ---Raises unless got is within `tolerance` of want, by norm.
 function M.close(got, want, tolerance, what)
   local off = M.distance(got, want)
-  if not (off <= tolerance) then
+  if off ~= off or off > tolerance then
     error(("%s is off by %g, more than %g (ZT_SEED=%d)"):format(what or "tensor", off, tolerance, M.seed), 2)
   end
 end
