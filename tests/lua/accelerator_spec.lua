@@ -124,6 +124,24 @@ describe("accelerator", function()
     zt.accelerator():log {loss = 1}
   end)
 
+  it("stops at the end of a step when a signal asks for it, its metrics kept", function()
+    local folder = support.folder()
+    support.write(folder .. "/stop.lua", [[
+      local zt = require "ztrain"
+      local acc = zt.accelerator {project_dir = arg[1]}
+      for step = 1, 3 do
+        acc:accumulate(function()
+          if step == 2 then os.execute "kill -TERM $PPID" end
+          acc:log {loss = step}
+        end)
+      end]])
+    local pipe = io.popen(("lua5.4 %s/stop.lua %s 2>&1"):format(folder, folder))
+    local text = pipe:read("a")
+    assert.is_falsy(pipe:close())
+    assert.match("stop.lua:%d+: stopped by SIGTERM after step 2", text)
+    assert.match('"loss": ?2[^\n]*\n$', support.read(folder .. "/metrics.jsonl"))
+  end)
+
   it("passes tensors through the collectives of one process", function()
     local acc, t = zt.accelerator(), zt.ones(2)
     assert.equal(t, acc:gather(t))

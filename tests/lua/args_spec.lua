@@ -53,7 +53,8 @@ describe("args", function()
 
   it("raises for what it cannot read, and names the nearest", function()
     assert.match(
-      "unknown option '%-%-epoch'; did you mean '%-%-epochs'%? Valid: %-%-epochs, ", support.message(parse, "--epoch", "2"))
+      "unknown option '%-%-epoch'; did you mean '%-%-epochs'%? Valid: %-%-epochs, ",
+      support.message(parse, "--epoch", "2"))
     assert.match("%-%-epochs wants an integer, not '2.5'", support.message(parse, "--epochs", "2.5"))
     assert.match("%-%-lr wants a number, not 'fast'", support.message(parse, "--lr=fast"))
     assert.match("%-%-debug wants a boolean", support.message(parse, "--debug=yes"))

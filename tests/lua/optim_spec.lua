@@ -89,12 +89,14 @@ describe("optim", function()
     local p = {zt.ones(2):requires_grad_()}
     local function bad(opts, kind) return support.message(zt.optim[kind or "adamw"], p, opts) end
     assert.match(
-      "unknown option 'weight_dekay'; did you mean 'weight_decay'%?", bad {weight_dekay = 1})
+      "unknown option 'weight_dekay'; did you mean 'weight_decay'%?",
+      bad {weight_dekay = 1})
     assert.match("lr = %-1 is outside", bad {lr = -1})
     assert.match("beta 1.0 is outside", bad {betas = {0.9, 1.0}})
     assert.match("nesterov needs a momentum", bad({nesterov = true}, "sgd"))
     assert.match("there are no parameters", support.message(zt.optim.adamw, {}, {}))
-    assert.match("group: unknown option 'lrr'; did you mean 'lr'%?", support.message(zt.optim.adamw, {{params = p, lrr = 1}}))
+    assert.match(
+      "group: unknown option 'lrr'; did you mean 'lr'%?", support.message(zt.optim.adamw, {{params = p, lrr = 1}}))
     assert.match("^%S*optim_spec.lua:%d+: ", support.message(function() zt.optim.adamw(p, {lr = -1}) end))
   end)
 end)

@@ -190,12 +190,12 @@ function Generation:append(tokens, pad, is_eos)
   return all_finished
 end
 
--- A penalty row (1, V) that keeps the end tokens from being chosen.
-local function forbid(eos, n_vocab, dtype)
+-- A mask (1, V) of the end tokens, or nil where there are none.
+local function end_mask(is_eos, n_vocab)
+  if not next(is_eos) then return nil end
   local row = {}
-  for id = 1, n_vocab do row[id] = 0 end
-  for id in pairs(eos) do row[id + 1] = -math.huge end
-  return core.tensor({row}, {dtype = dtype})
+  for id = 0, n_vocab - 1 do row[id + 1] = is_eos[id] and 1 or 0 end
+  return core.tensor({row}, {dtype = "uint8"})
 end
 
 local function as_set(ids)
@@ -204,9 +204,9 @@ local function as_set(ids)
   return set
 end
 
--- The ids of the next tokens, one a row.
+-- The ids of the next tokens, one a row; none that `forbidden` masks.
 local function choose(logits, o, forbidden)
-  if forbidden then logits = logits + forbidden end
+  if forbidden then logits = logits:masked_fill(forbidden, -math.huge) end
   if not o.do_sample then return logits:argmax(-1):totable() end
   return core.sample(logits, {temperature = o.temperature, top_k = o.top_k, top_p = o.top_p}):totable()
 end
@@ -217,12 +217,11 @@ local function run(model, input_ids, o)
     o.pad_token_id = type(o.eos_token_id) == "table" and o.eos_token_id[1] or o.eos_token_id
   end
   local state = new_generation(model, as_ids(input_ids), o, is_eos)
-  local n_new, finished, forbidden = 0, false, nil
+  local ends, n_new, finished = end_mask(is_eos, model.config.vocab_size), 0, false
   while state.length < state.room and not finished do
     finished = core.scope("generate", function()
-      local logits = state:next_logits(model)
-      forbidden = n_new < o.min_new_tokens and next(is_eos) and forbid(is_eos, logits:size(2), logits:dtype()) or nil
-      return state:append(choose(logits, o, forbidden), o.pad_token_id, is_eos)
+      local tokens = choose(state:next_logits(model), o, n_new < o.min_new_tokens and ends or nil)
+      return state:append(tokens, o.pad_token_id, is_eos)
     end)
     n_new = n_new + 1
   end

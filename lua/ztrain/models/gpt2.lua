@@ -128,9 +128,7 @@ function Transformer:run_block(block, update, stream, mask, cache)
   if not (self.gradient_checkpointing and self.training and core.grad_enabled()) then
     return block(update, stream, mask, cache)
   end
-  local function run(x, y) return block(x, y, mask) end
-  if stream then return core.checkpoint(run, update, stream) end
-  return core.checkpoint(run, update)
+  return core.checkpoint(block, update, stream, mask)
 end
 
 ---@param ids Tensor int64 (B, T)
@@ -172,11 +170,14 @@ end
 
 local function shape_text(t) return "(" .. table.concat({t:size()}, ", ") .. ")" end
 
-local function check_ids(name, t, like)
+local function check_ids(name, t)
   if not util.is_tensor(t) then util.raise("gpt2: batch.%s must be a tensor, not a %s", name, type(t)) end
   if t:dtype() ~= "int64" then util.raise("gpt2: %s must be int64, not %s", name, t:dtype()) end
-  if like and shape_text(t) ~= shape_text(like) then
-    util.raise("gpt2: %s is %s, input_ids %s", name, shape_text(t), shape_text(like))
+end
+
+local function check_shape(name, t, ids)
+  if shape_text(t) ~= shape_text(ids) then
+    util.raise("gpt2: %s is %s, input_ids %s", name, shape_text(t), shape_text(ids))
   end
 end
 
@@ -187,8 +188,11 @@ local function check_batch(batch, n_positions)
   if ids:size(2) > n_positions then
     util.raise("gpt2: a sequence of %d tokens is longer than n_positions %d", ids:size(2), n_positions)
   end
-  if batch.labels then check_ids("labels", batch.labels, ids) end
   if batch.position_ids then check_ids("position_ids", batch.position_ids) end
+  if batch.labels then check_ids("labels", batch.labels) end
+  for _, name in ipairs {"attention_mask", "labels"} do
+    if batch[name] then check_shape(name, batch[name], ids) end
+  end
 end
 
 -- The label of each position is the next token's; the last position has none.
