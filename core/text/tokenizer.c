@@ -49,11 +49,13 @@ static uint64_t hash_vocab(uint64_t h, const zti_vocab *v) {
   return h;
 }
 
-static uint64_t hash_added(uint64_t h, const zti_added *a) {
-  for (size_t i = 0; i < a->count; i++) {
-    const zti_added_token *t = &a->list[i];
+/* By id: the order of adding says nothing. */
+static uint64_t hash_added(uint64_t h, const zt_tokenizer *tok) {
+  for (size_t id = 0; id < tok->vocab.n_tokens; id++) {
+    const zti_added_token *t = zti_added_get(&tok->added, (int64_t)id);
+    if (!t) continue;
     int flags = t->special | t->lstrip << 1 | t->rstrip << 2 | t->single_word << 3 | t->normalized << 4;
-    h = hash_number(hash_number(h, t->id), (uint64_t)flags);
+    h = hash_number(hash_number(h, id), (uint64_t)flags);
   }
   return h;
 }
@@ -65,7 +67,7 @@ static uint64_t hash_tokenizer(const zt_tokenizer *tok) {
     h = hash_number(h, zti_pair(tok->bpe.merges[i].left, tok->bpe.merges[i].right));
   h = hash_number(h, tok->bpe.unk);
   h = hash_number(h, (uint64_t)(tok->bpe.fuse_unk | tok->bpe.ignore_merges << 1));
-  h = hash_added(h, &tok->added);
+  h = hash_added(h, tok);
   h = hash_text(hash_text(h, tok->pre_tokenizer), tok->post_processor);
   zti_regex_unicode_version(unicode);
   return zti_hash_mix(hash_text(h, unicode), 0);

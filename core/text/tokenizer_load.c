@@ -387,14 +387,14 @@ static zt_status make_sections(loader *l, json_t **root) {
   json_t *post = NULL;
   if (!l->class)
     return zt_fail(ZT_FORMAT,
-                   "%s: without a tokenizer.json, only GPT2Tokenizer, RobertaTokenizer and BlenderbotTokenizer "
-                   "are supported",
-                   l->folder);
+                   "without a tokenizer.json, tokenizer_class is one of GPT2Tokenizer, RobertaTokenizer and "
+                   "BlenderbotTokenizer");
   ZT_TRY(zti_get_bool(l->config, "tokenizer_config.json", "add_prefix_space", l->class->add_prefix_space, &prefix));
   ZT_TRY(zti_get_bool(l->config, "tokenizer_config.json", "add_bos_token", false, &add_bos));
   bool bos = add_bos && l->class == &classes[0];
-  ZT_TRY(made(json_pack("{s{ss sb} s{ss}}", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", (int)prefix,
-                        "decoder", "type", "ByteLevel"),
+  ZT_TRY(made(json_pack("{s{ss sb sb sb} s{ss sb sb sb}}", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space",
+                        (int)prefix, "trim_offsets", 1, "use_regex", 1, "decoder", "type", "ByteLevel",
+                        "add_prefix_space", 1, "trim_offsets", 1, "use_regex", 1),
               root));
   zt_status st =
       make_post_processor(l->tok, bos ? "bos A" : l->class->single, bos ? "bos A bos B" : l->class->pair, &post);
