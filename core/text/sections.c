@@ -20,9 +20,10 @@ zt_status zti_json_text(const json_t *value, char **out) {
 
 zt_status zti_refuse(const char *where, const char *key, const json_t *value) {
   char *text = NULL;
-  if (!value) return zt_fail(ZT_FORMAT, "%s.%s is missing", where, key);
+  const char *dot = *key ? "." : "";
+  if (!value) return zt_fail(ZT_FORMAT, "%s%s%s is missing", where, dot, key);
   ZT_TRY(zti_json_text(value, &text));
-  zt_status st = zt_fail(ZT_FORMAT, "%s%s%s: %.80s is not supported", where, *key ? "." : "", key, text);
+  zt_status st = zt_fail(ZT_FORMAT, "%s%s%s: %.80s is not supported", where, dot, key, text);
   zt_free(text);
   return st;
 }

@@ -74,6 +74,9 @@ static uint64_t hash_tokenizer(const zt_tokenizer *tok) {
 }
 
 zt_status zti_tokenizer_finish(zt_tokenizer *tok) {
+  bool has_all_bytes = true;
+  for (int i = 0; i < 256; i++) has_all_bytes &= tok->bpe.byte_ids[i] != ZTI_NONE;
+  if (has_all_bytes) tok->bpe.unk = ZTI_NONE; /* nothing is unknown: it must not make a difference */
   ZT_TRY(zti_added_finish(&tok->added, &tok->vocab));
   tok->hash = hash_tokenizer(tok);
   return ZT_OK;

@@ -56,17 +56,9 @@ static zt_status add_merge_list(zt_buffer *b, const zt_buffer *lines) {
   return zt_buffer_addf(b, "]");
 }
 
-/* The unk token where the model needs one: a token for each byte needs none. */
-static zt_status add_unk(zt_buffer *b, const zt_tokenizer *tok) {
-  bool needed = false;
-  for (int i = 0; i < 256; i++) needed |= tok->bpe.byte_ids[i] == ZTI_NONE;
-  if (!needed || tok->bpe.unk == ZTI_NONE) return zt_buffer_addf(b, "null");
-  return add_string(b, text_of(tok, tok->bpe.unk));
-}
-
 static zt_status add_model(zt_buffer *b, const zt_tokenizer *tok, const zt_buffer *merge_lines) {
   ZT_TRY(zt_buffer_addf(b, "{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": "));
-  ZT_TRY(add_unk(b, tok));
+  ZT_TRY(tok->bpe.unk == ZTI_NONE ? zt_buffer_addf(b, "null") : add_string(b, text_of(tok, tok->bpe.unk)));
   ZT_TRY(zt_buffer_addf(
       b,
       ",\n    \"continuing_subword_prefix\": \"\",\n    \"end_of_word_suffix\": \"\",\n"
@@ -89,7 +81,7 @@ static zt_status add_added_token(zt_buffer *b, const zt_tokenizer *tok, const zt
       boolean(t->single_word), boolean(t->lstrip), boolean(t->rstrip), boolean(t->normalized), boolean(t->special));
 }
 
-/* By id, as tokenizers wants them. 'format' has a %u for the id; 'close' ends what it opened. */
+/* By id, as tokenizers wants them; each between its id and '}'. */
 static zt_status add_added_tokens(zt_buffer *b, const zt_tokenizer *tok, const char *before_id, const char *after_id) {
   const char *comma = "";
   for (size_t id = 0; id < tok->vocab.n_tokens; id++) {
