@@ -303,12 +303,25 @@ static bool has_gradient(const zt_node *n) {
   return false;
 }
 
+/* Gradients that wait where n's are going and belong to nobody else: backward may add to them. */
+static void find_accumulators(zt_node *n) {
+  for (int i = 0; i < ZT_MAX_IN; i++) {
+    zt_tensor *g = n->from_node[i]   ? n->from_node[i]->gout[n->from_out[i]]
+                   : n->from_leaf[i] ? n->from_leaf[i]->grad
+                                     : NULL;
+    n->call.accum[i] = g && is_own(g) ? g : NULL;
+    for (int k = 0; k < i; k++) /* one tensor read twice: the second delivery is an ordinary one */
+      if (n->call.accum[k] == g) n->call.accum[i] = NULL;
+  }
+}
+
 /* Gives up the gradients that arrived before it hands on its own, so that these can be added in place. */
 static zt_status run_op(zt_node *n) {
   zt_tensor *gin[ZT_MAX_IN] = {NULL};
   zt_status st = ZT_OK;
   if (has_gradient(n)) {
     ZT_TRY(check_versions(n));
+    find_accumulators(n);
     st = zt_wrap(n->call.op->backward(n->c, &n->call, n->gout, gin), "backward of %s", n->call.op->name);
   }
   drop_saved(n);

@@ -65,14 +65,22 @@ zt_status zt_tensor_like(zt_ctx *c, const zt_tensor *t, zt_tensor **out) {
   return zt_tensor_new(c, out, t->dtype, t->ndim, t->shape);
 }
 
-zt_status zt_tensor_zeros(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape) {
+static zt_status filled(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape, double value) {
   ZT_TRY(zt_tensor_new(c, out, dtype, ndim, shape));
-  zt_status st = zt_k(c)->fill(zt_s(c), dtype, zt_tensor_data(*out), 0, (size_t)zt_tensor_count(*out));
+  zt_status st = zt_k(c)->fill(zt_s(c), dtype, zt_tensor_data(*out), value, (size_t)zt_tensor_count(*out));
   if (st != ZT_OK) {
     zt_tensor_release(*out);
     *out = NULL;
   }
   return st;
+}
+
+zt_status zt_scalar(zt_ctx *c, zt_tensor **out, zt_dtype dtype, double value) {
+  return filled(c, out, dtype, 0, NULL, value);
+}
+
+zt_status zt_tensor_zeros(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape) {
+  return filled(c, out, dtype, ndim, shape, 0);
 }
 
 zt_status zt_tensor_view(zt_storage *storage, zt_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
