@@ -166,11 +166,11 @@ describe("optimizers", function()
       w.grad = core.full({3}, 0.5)
       optim:step(1, {lr = 0.1})
     end
-    local w, v = core.randn(3):requires_grad_(), nil
+    local w = core.randn(3):requires_grad_()
     local optim = core.optim "adamw"
     optim:add(w, 1)
     one_step(optim, w)
-    v = w:detach():copy():requires_grad_()
+    local v = w:detach():copy():requires_grad_()
     local other = core.optim "adamw"
     other:add(v, 1)
     other:set_state(1, optim:state(1))

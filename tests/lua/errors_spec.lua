@@ -41,8 +41,8 @@ describe("errors", function()
   it("suggest the nearest option and list the valid ones", function()
     local x, labels = core.zeros(2, 3), core.zeros({2}, {dtype = "int64"})
     local text = message(function() core.cross_entropy(x, labels, {lable_smoothing = 0.1}) end)
-    assert.matches("unknown option 'lable_smoothing'; did you mean 'label_smoothing'%? Valid: ignore_index, label_smoothing$",
-                   text)
+    assert.matches("unknown option 'lable_smoothing'; did you mean 'label_smoothing'%? " ..
+                   "Valid: ignore_index, label_smoothing$", text)
     assert.matches("unknown option 'zzz'%. Valid: dtype, device", message(core.zeros, 2, {zzz = 1}))
     assert.matches("options have names", message(core.zeros, 2, {"float32"}))
     assert.matches("option 'dtype': string expected, got number", message(core.zeros, 2, {dtype = 3}))
