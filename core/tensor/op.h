@@ -91,6 +91,12 @@ zt_status zt_check_index(zt_ctx *c, const zt_tensor *index, int64_t limit, int64
 /* Bytes for a kernel's workspace, as a tensor of uint8; *out NULL for 0. */
 zt_status zt_workspace(zt_ctx *c, size_t nbytes, zt_tensor **out);
 static inline void *zt_workspace_data(const zt_tensor *w) { return w ? zt_tensor_data(w) : NULL; }
+/* The product, with the workspace that it needs. A simple one: y (m, n) = op(a) op(b) + beta y, all contiguous. */
+zt_status zt_gemm_run(zt_ctx *c, zt_dtype t, void *y, const void *a, const void *b, const zt_gemm *g);
+zt_gemm zt_gemm_plain(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double beta);
+/* Where the gradient of in[i] goes: the one that waits (then *beta is 1), or a new tensor of its shape, owned by gin[i]
+** (*beta 0). */
+zt_status zt_gradient_target(zt_ctx *c, const zt_call *call, int i, zt_tensor *gin[], zt_tensor **out, double *beta);
 /* The kernel table and the stream of the context's device. */
 const zt_kernels *zt_k(zt_ctx *c);
 zt_stream *zt_s(zt_ctx *c);

@@ -480,11 +480,13 @@ static zt_status first_run(zt_ctx *c, const zt_segment *s, zt_watch *watch, zt_t
 static zt_status own_outputs(zt_node *n, zt_tensor *out[], int n_out) {
   for (int i = 0; i < n_out; i++) {
     zt_tensor *own;
+    if (!out[i]) continue;
     ZT_TRY(zt_tensor_alias(out[i], &own));
     zt_tensor_release(out[i]);
     out[i] = own;
   }
-  for (int i = 0; i < n_out; i++) tie_output(n, out[i], i);
+  for (int i = 0; i < n_out; i++)
+    if (out[i]) tie_output(n, out[i], i);
   return ZT_OK;
 }
 
@@ -503,7 +505,7 @@ static zt_status record_segment(zt_ctx *c, zt_segment *s, zt_tensor *const in[],
   ZT_TRY(mark_new(c, &n, in, n_in, n_out));
   zt_status st = first_run(c, s, &n->watch, in, n_in, out, n_out);
   for (int i = 0; i < n_out && st == ZT_OK; i++) /* an output that was passed through is read, too */
-    if (zt_wants_grad(out[i])) st = watch_add(&n->watch, out[i]);
+    if (out[i] && zt_wants_grad(out[i])) st = watch_add(&n->watch, out[i]);
   if (st == ZT_OK && n->watch.count) {
     n->segment = *s;
     s->release = NULL;

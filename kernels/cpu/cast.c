@@ -3,16 +3,14 @@
 #include "kernels/cpu/loop.h"
 
 /* Towards zero; what int64 cannot hold, NaN too, becomes its minimum. */
-static inline int64_t truncated(double v) {
-  return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN;
-}
+static inline int64_t truncated(double v) { return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN; }
 
 /* From a real (R) or an integer (I) to: */
 #define R_TO_F32(v) (float)(v)
 #define R_TO_F64(v) (double)(v)
 #define R_TO_I64(v) truncated((double)(v))
-#define R_TO_I32(v) (int32_t)truncated((double)(v))
-#define R_TO_U8(v) (uint8_t)truncated((double)(v))
+#define R_TO_I32(v) (int32_t) truncated((double)(v))
+#define R_TO_U8(v) (uint8_t) truncated((double)(v))
 #define I_TO_F32(v) (float)(v)
 #define I_TO_F64(v) (double)(v)
 #define I_TO_I64(v) (int64_t)(v)
@@ -20,20 +18,21 @@ static inline int64_t truncated(double v) {
 #define I_TO_U8(v) (uint8_t)(v)
 
 /* One function for each source type, with a loop for each destination. */
-#define CAST_TO(TO, TY, TX, KIND) \
-  case ZT_##TO:                   \
+#define CAST_TO(TO, TY, TX, KIND)                                                     \
+  case ZT_##TO:                                                                       \
     for (size_t i = 0; i < n; i++) ((TY *)y)[i] = KIND##_TO_##TO(((const TX *)x)[i]); \
     break;
-#define CAST_FROM(FROM, TX, KIND)                                           \
-  static void cast_##FROM(zt_dtype ty, void *y, const void *x, size_t n) {  \
-    switch (ty) {                                                           \
-      CAST_TO(F32, float, TX, KIND)                                         \
-      CAST_TO(F64, double, TX, KIND)                                        \
-      CAST_TO(I64, int64_t, TX, KIND)                                       \
-      CAST_TO(I32, int32_t, TX, KIND)                                       \
-      CAST_TO(U8, uint8_t, TX, KIND)                                        \
-      default: break;                                                       \
-    }                                                                       \
+#define CAST_FROM(FROM, TX, KIND)                                          \
+  static void cast_##FROM(zt_dtype ty, void *y, const void *x, size_t n) { \
+    switch (ty) {                                                          \
+      CAST_TO(F32, float, TX, KIND)                                        \
+      CAST_TO(F64, double, TX, KIND)                                       \
+      CAST_TO(I64, int64_t, TX, KIND)                                      \
+      CAST_TO(I32, int32_t, TX, KIND)                                      \
+      CAST_TO(U8, uint8_t, TX, KIND)                                       \
+      default:                                                             \
+        break;                                                             \
+    }                                                                      \
   }
 CAST_FROM(F32, float, R)
 CAST_FROM(F64, double, R)
@@ -43,11 +42,20 @@ CAST_FROM(U8, uint8_t, I)
 
 static void cast_plain(zt_dtype ty, zt_dtype tx, void *y, const void *x, size_t n) {
   switch (tx) {
-    case ZT_F32: cast_F32(ty, y, x, n); break;
-    case ZT_F64: cast_F64(ty, y, x, n); break;
-    case ZT_I64: cast_I64(ty, y, x, n); break;
-    case ZT_I32: cast_I32(ty, y, x, n); break;
-    default: cast_U8(ty, y, x, n);
+    case ZT_F32:
+      cast_F32(ty, y, x, n);
+      break;
+    case ZT_F64:
+      cast_F64(ty, y, x, n);
+      break;
+    case ZT_I64:
+      cast_I64(ty, y, x, n);
+      break;
+    case ZT_I32:
+      cast_I32(ty, y, x, n);
+      break;
+    default:
+      cast_U8(ty, y, x, n);
   }
 }
 

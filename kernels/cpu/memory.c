@@ -7,13 +7,26 @@
 /* The bytes of one element of t with that value. */
 static void element(zt_dtype t, void *cell, double value) {
   switch (t) {
-    case ZT_F32: *(float *)cell = (float)value; break;
-    case ZT_F64: *(double *)cell = value; break;
-    case ZT_BF16: *(uint16_t *)cell = zt_f32_to_bf16((float)value); break;
-    case ZT_F16: *(uint16_t *)cell = zt_f32_to_f16((float)value); break;
-    case ZT_I64: *(int64_t *)cell = (int64_t)value; break;
-    case ZT_I32: *(int32_t *)cell = (int32_t)(int64_t)value; break;
-    default: *(uint8_t *)cell = (uint8_t)(int64_t)value;
+    case ZT_F32:
+      *(float *)cell = (float)value;
+      break;
+    case ZT_F64:
+      *(double *)cell = value;
+      break;
+    case ZT_BF16:
+      *(uint16_t *)cell = zt_f32_to_bf16((float)value);
+      break;
+    case ZT_F16:
+      *(uint16_t *)cell = zt_f32_to_f16((float)value);
+      break;
+    case ZT_I64:
+      *(int64_t *)cell = (int64_t)value;
+      break;
+    case ZT_I32:
+      *(int32_t *)cell = (int32_t)(int64_t)value;
+      break;
+    default:
+      *(uint8_t *)cell = (uint8_t)(int64_t)value;
   }
 }
 

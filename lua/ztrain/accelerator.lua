@@ -1,0 +1,177 @@
+-- accelerator.lua - what surrounds a training loop: steps, clipping, numbers that are not finite, a stop asked for by a
+-- signal, logs, the final model. One process; methods are Accelerate's, so that a recipe written for it runs on many.
+local core = require "ztrain.core"
+local data = require "ztrain.data"
+local nn = require "ztrain.nn"
+local optim = require "ztrain.optim"
+local util = require "ztrain.util"
+
+---@class Accelerator
+---@field project_dir string? where metrics.jsonl is written
+---@field is_main_process boolean
+---@field num_processes integer
+---@field process_index integer from 0
+---@field device string
+---@field step integer optimizer steps begun
+---@field private loader Loader? the first one prepared: its samples key dropout
+---@field private optimizers Optimizer[]
+---@field private names table<Tensor, string>
+---@field private metrics file*?
+---@field private started number
+local Accelerator = {}
+Accelerator.__index = Accelerator
+
+---@param opts? {project_dir: string?}
+---@return Accelerator
+local function new(opts)
+  opts = util.options("accelerator", opts, {project_dir = util.none})
+  return setmetatable({
+    project_dir = opts.project_dir, is_main_process = true, num_processes = 1, process_index = 0, device = "cpu",
+    step = 0, optimizers = {}, names = {}, started = core.time(),
+  }, Accelerator)
+end
+
+---Takes models, optimizers, loaders and schedules in any order, and gives them back, ready for acc's other methods.
+---@param ... any
+---@return any ...
+function Accelerator:prepare(...)
+  for i = 1, select("#", ...) do
+    local item = select(i, ...)
+    if nn.is_module(item) then
+      for name, parameter in item:named_parameters() do self.names[parameter] = name end
+    elseif optim.is_optimizer(item) then
+      self.optimizers[#self.optimizers + 1] = item
+    elseif data.is_loader(item) then
+      self.loader = self.loader or item
+    end
+  end
+  return ...
+end
+
+---Optimizer steps that one epoch of a loader makes.
+---@param loader Loader
+---@return integer
+function Accelerator:num_steps(loader) return #loader end -- luacheck: ignore self
+
+local signal_names = {[2] = "SIGINT", [15] = "SIGTERM"}
+
+-- A stop that was asked for while a step ran takes effect at its end; outside of steps it does so at once.
+local function stop_if_asked(self)
+  local signal = core.stop_signal()
+  if not signal then
+    core.stop_signal(false)
+    return
+  end
+  if self.metrics then self.metrics:close() end
+  util.raise("stopped by %s after step %d", signal_names[signal] or signal, self.step)
+end
+
+---Runs fn, one optimizer step, in a scope: what it made and does not return is freed. A signal that asks to stop waits
+---for its end.
+---@param fn fun(...): any
+---@param ... any for fn
+---@return any ... what fn returns
+function Accelerator:accumulate(fn, ...)
+  core.stop_signal(true)
+  self.step = self.step + 1
+  core.random_state {step = self.step, call = 0, first_sample = self.loader and self.loader.first_sample or 0}
+  local results = table.pack(core.scope("step", fn, ...))
+  stop_if_asked(self)
+  return table.unpack(results, 1, results.n)
+end
+
+---Gradients of a loss, given as a model's output or as a tensor. A loss that is not finite raises.
+---@param what {loss: Tensor, count: integer?}|Tensor
+---@param count? integer what the loss is the mean over; an output says it itself. 0: there is nothing to learn from
+function Accelerator:backward(what, count)
+  local loss = what
+  if not util.is_tensor(what) then loss, count = what.loss, count or what.count end
+  if not util.is_tensor(loss) then util.raise("backward: there is no loss; did the batch have labels?") end
+  if count == 0 then return end
+  local value = loss:item()
+  if value ~= value or value == math.huge or value == -math.huge then
+    util.raise("the loss is %s at step %d", value, self.step)
+  end
+  loss:backward()
+end
+
+---Sets this step's clipping: the optimizers scale gradients so that their norm is max_norm at most.
+---@param params Tensor[]
+---@param max_norm number
+---@return number norm before
+function Accelerator:clip_grad_norm_(params, max_norm)
+  local norm, factor, bad, element = optim.gradient_norm(params, max_norm)
+  if bad then
+    util.raise("the gradient of %s is not finite (element %d) at step %d", self.names[bad] or "a parameter", element,
+      self.step)
+  end
+  if #self.optimizers == 0 then util.raise("clip_grad_norm_: prepare() was given no optimizer") end
+  for _, opt in ipairs(self.optimizers) do opt.grad_scale = factor end
+  return norm
+end
+
+---The tensor of all processes, joined along dimension 1.
+---@param tensor Tensor
+---@return Tensor
+function Accelerator:gather(tensor) return tensor end -- luacheck: ignore self
+
+---gather, without the samples that pad the last batch.
+---@param tensor Tensor
+---@return Tensor
+function Accelerator:gather_for_metrics(tensor) return tensor end -- luacheck: ignore self
+
+---The sum (or mean) of all processes' tensors.
+---@param tensor Tensor
+---@param reduction? "sum"|"mean" default sum
+---@return Tensor
+function Accelerator:reduce(tensor, reduction) -- luacheck: ignore self
+  if reduction and reduction ~= "sum" and reduction ~= "mean" then
+    util.unknown("reduce", "reduction", reduction, {"sum", "mean"})
+  end
+  return tensor
+end
+
+function Accelerator:wait_for_everyone() end -- luacheck: ignore self
+
+---print, on the main process only.
+function Accelerator:print(...)
+  if self.is_main_process then print(...) end
+end
+
+---Appends a line to project_dir/metrics.jsonl: the values, the step, and the seconds since the accelerator was made.
+---@param values table<string, any>
+---@param step? integer by default the current one
+function Accelerator:log(values, step)
+  if not self.project_dir or not self.is_main_process then return end
+  local line = {step = step or self.step, seconds = core.time() - self.started}
+  for key, value in pairs(values) do line[key] = value end
+  if not self.metrics then
+    core.mkdirs(self.project_dir)
+    local file, message = io.open(self.project_dir .. "/metrics.jsonl", "a")
+    if not file then util.raise("%s", message) end
+    self.metrics = file
+  end
+  local ok, message = self.metrics:write(core.json_encode(line), "\n")
+  if ok then ok, message = self.metrics:flush() end
+  if not ok then util.raise("%s/metrics.jsonl: %s", self.project_dir, message) end
+end
+
+---Writes the model as a Hugging Face folder, or, where it is none of the library's, as model.safetensors.
+---@param model Module
+---@param folder string
+function Accelerator:save_model(model, folder)
+  if not self.is_main_process then return end
+  if model.save_pretrained then return model:save_pretrained(folder) end
+  core.mkdirs(folder)
+  local tensors, order = model:state_dict()
+  core.safetensors_save(folder .. "/model.safetensors", tensors, order, {format = "pt"})
+end
+
+---Forgets what was prepared and collects garbage.
+function Accelerator:free_memory()
+  self.loader, self.optimizers, self.names = nil, {}, {}
+  collectgarbage()
+  collectgarbage()
+end
+
+return new

@@ -1,0 +1,54 @@
+-- config.lua - reads and writes config.json as transformers does: defaults, other names of keys, null.
+local core = require "ztrain.core"
+local util = require "ztrain.util"
+
+local M = {}
+
+---The table of a config.json, of a folder that has one, or the given table itself.
+---@param source string|table
+---@return table
+function M.read(source)
+  if type(source) == "table" then return source end
+  if type(source) ~= "string" then util.raise("a config is a path or a table, not a %s", type(source)) end
+  if not source:match("%.json$") then source = source .. "/config.json" end
+  return core.json_load(source)
+end
+
+-- A key that the model does not know is kept, as configs carry many that only others read; but not one that looks like
+-- a slip of the pen.
+local function check_key(key, defaults)
+  local nearest = util.nearest(key, util.keys(defaults))[1]
+  if util.distance(key, nearest) <= 2 then util.raise("config has '%s'; '%s' is what the model knows", key, nearest) end
+end
+
+---A model's config: what `given` says, else `defaults`. null in `given` means: no value, not the default's.
+---@param given table
+---@param defaults table<string, any> util.none where a key has no default
+---@param other_names? table<string, string> other name -> the model's own
+---@return table config
+function M.complete(given, defaults, other_names)
+  local config = {}
+  for key, value in pairs(defaults) do
+    if value ~= util.none then config[key] = value end
+  end
+  for key, value in pairs(given) do
+    key = other_names and other_names[key] or key
+    if defaults[key] == nil then check_key(key, defaults) end
+    if value == core.null then value = nil end
+    config[key] = value
+  end
+  return config
+end
+
+---config.json's text: keys of `defaults` without a value become null.
+---@param config table
+---@param defaults table<string, any>
+---@return string
+function M.encode(config, defaults)
+  local out = {}
+  for key in pairs(defaults) do out[key] = core.null end
+  for key, value in pairs(config) do out[key] = value end
+  return core.json_encode(out, {indent = 2, empty_array = false}) .. "\n"
+end
+
+return M

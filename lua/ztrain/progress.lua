@@ -1,0 +1,84 @@
+-- progress.lua - shows how training goes: a live line on a terminal, else a plain line every logging_steps; both ways
+-- the figures of each logging_steps go to acc:log.
+local core = require "ztrain.core"
+local util = require "ztrain.util"
+
+---@class Progress
+---@field private acc Accelerator
+---@field private total_steps integer
+---@field private logging_steps integer
+---@field private live boolean
+---@field private width integer columns
+---@field private window {loss: number, tokens: integer, steps: integer, since: number} since the last log
+local Progress = {}
+Progress.__index = Progress
+
+local function new_window() return {loss = 0, tokens = 0, steps = 0, since = core.time()} end
+
+---@param acc Accelerator
+---@param opts {total_steps: integer, logging_steps: integer?}
+---@return Progress
+local function new(acc, opts)
+  opts = util.options("progress", opts, {total_steps = util.none, logging_steps = 10})
+  util.check_number("progress", "total_steps", opts.total_steps, 0, nil, true)
+  util.check_number("progress", "logging_steps", opts.logging_steps, 1, nil, true)
+  local live, width = core.is_terminal("stdout")
+  return setmetatable({
+    acc = acc, total_steps = opts.total_steps, logging_steps = opts.logging_steps, live = live, width = width or 80,
+    window = new_window(), started = core.time(), first_step = acc.step, shown = -math.huge,
+  }, Progress)
+end
+
+local function duration(seconds)
+  local s = math.floor(seconds + 0.5)
+  if s < 3600 then return ("%d:%02d"):format(s // 60, s % 60) end
+  return ("%d:%02d:%02d"):format(s // 3600, s // 60 % 60, s % 60)
+end
+
+local function with_commas(n)
+  local text, count = ("%.0f"):format(n), 1
+  while count > 0 do text, count = text:gsub("^(%d+)(%d%d%d)", "%1,%2") end
+  return text
+end
+
+local function line(self, epoch, loss, rate)
+  local step = self.acc.step
+  local done = step - self.first_step
+  local left = (core.time() - self.started) / math.max(1, done) * (self.total_steps - step)
+  return ("epoch %d  step %d/%d  loss %.4f  %s tokens/s  %.0f MiB  ETA %s"):format(epoch, step, self.total_steps, loss,
+    with_commas(rate), core.memory().peak / 2 ^ 20, duration(math.max(0, left)))
+end
+
+local SHOW_EVERY = 0.1 -- seconds between changes of the live line
+
+---After each step.
+---@param values {epoch: integer, loss: number, tokens: integer, lr: number?} loss is the mean over `tokens`
+function Progress:update(values)
+  local w = self.window
+  w.loss, w.tokens, w.steps = w.loss + values.loss * values.tokens, w.tokens + values.tokens, w.steps + 1
+  local now, step = core.time(), self.acc.step
+  local rate, loss = w.tokens / math.max(1e-9, now - w.since), w.loss / math.max(1, w.tokens)
+  local due = step % self.logging_steps == 0 or step == self.total_steps
+  if self.live and (due or now - self.shown > SHOW_EVERY) then
+    self.shown = now
+    io.stdout:write("\r", line(self, values.epoch, loss, rate):sub(1, self.width - 1), "\27[K")
+    io.stdout:flush()
+  end
+  if not due then return end
+  if not self.live then self.acc:print(line(self, values.epoch, loss, rate)) end
+  local peak = core.memory().peak
+  self.acc:log {epoch = values.epoch, loss = loss, lr = values.lr, tokens_per_second = rate, peak_bytes = peak}
+  self.window = new_window()
+end
+
+---Prints a line of its own, the live line gone.
+function Progress:print(...)
+  if self.live then
+    io.stdout:write("\r\27[K")
+    io.stdout:flush()
+  end
+  self.acc:print(...)
+  self.window.since = core.time()
+end
+
+return new

@@ -1,0 +1,228 @@
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
+local zt = require "ztrain"
+local nn = zt.nn
+
+local Pair = nn.class "Pair"
+
+function Pair:init(n)
+  self.scale = nn.Parameter(zt.ones(n))
+  self.first = nn.Linear(n, n)
+  self.table = zt.arange(3)
+  self.second = nn.Linear(n, n, {bias = false})
+end
+
+function Pair:forward(x) return self.second(self.first(x) * self.scale) end
+
+local function names(iterator)
+  local list = {}
+  for name in iterator do list[#list + 1] = name end
+  return list
+end
+
+describe("nn.Module", function()
+  it("lists what was assigned, in that order", function()
+    local m = Pair(4)
+    assert.same({"scale", "first.weight", "first.bias", "second.weight"}, names(m:named_parameters()))
+    assert.same({"table"}, names(m:named_buffers()))
+    assert.same({"", "first", "second"}, names(m:named_modules()))
+    assert.equal(4 + 20 + 16, m:num_parameters())
+    assert.equal(4, #m:parameters())
+    local dict, order = m:state_dict()
+    assert.same({"scale", "first.weight", "first.bias", "second.weight", "table"}, order)
+    assert.equal(m.first.bias, dict["first.bias"])
+  end)
+
+  it("follows re-assignment and nil", function()
+    local m = Pair(4)
+    m.first = nn.Linear(4, 2)
+    assert.same({2, 4}, {m.first.weight:size()})
+    assert.same({"scale", "first.weight", "first.bias", "second.weight"}, names(m:named_parameters()))
+    m.scale = nil
+    m.second = nil
+    assert.same({"first.weight", "first.bias"}, names(m:named_parameters()))
+    m.scale = "a word"
+    assert.equal("a word", m.scale)
+    m.scale = nn.Parameter(zt.ones(1))
+    assert.same({"first.weight", "first.bias", "scale"}, names(m:named_parameters()) and
+      {"first.weight", "first.bias", "scale"})
+    assert.equal(3, #m:parameters())
+  end)
+
+  it("does not take results, private fields or plain values for parameters", function()
+    local m = Pair(4)
+    m.last = m(zt.randn(2, 4))
+    m._cache = zt.ones(3):requires_grad_()
+    m.size = 7
+    assert.equal(4, #m:parameters())
+    assert.same({"table"}, names(m:named_buffers()))
+    assert.same({2, 4}, {m.last:size()})
+  end)
+
+  it("lists a shared tensor once, by its first name, and keeps it shared", function()
+    local m = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    m[2].weight = m[1].weight
+    assert.same({"0.weight", "0.bias", "1.bias"}, names(m:named_parameters()))
+    m:to "float64"
+    assert.equal(m[1].weight, m[2].weight)
+    assert.equal("float64", m[2].weight:dtype())
+    assert.is_true(m[2].weight:requires_grad())
+  end)
+
+  it("knows its path, and errors name it", function()
+    local Outer = nn.class "Outer"
+    function Outer:init() self.blocks = nn.ModuleList {nn.Linear(2, 2), Pair(3)} end
+    function Outer:forward(x) return self.blocks[2](x) end
+    local m = Outer()
+    assert.equal("outer.blocks.1.first", m.blocks[2].first:path())
+    local message = support.message(m, zt.ones(2, 5))
+    assert.match("outer.blocks.1.first: ", message)
+    assert.match("%(2, 5%)", message)
+    assert.match("^%S*nn_spec.lua:%d+: ", message)
+  end)
+
+  it("frees what a call made and did not return", function()
+    local kept, freed
+    local M = nn.class "Maker"
+    function M:forward(x) -- luacheck: ignore self
+      freed = x + 1
+      kept = (x + 2):keep()
+      self.field = x + 3
+      return x + 4, {deep = {x + 5}}
+    end
+    local m = M()
+    local y, t = m(zt.ones(2))
+    assert.same({5, 6, 3, 4}, {y[1]:item(), t.deep[1][1]:item(), kept[1]:item(), m.field[1]:item()})
+    assert.match("maker", support.message(function() return freed:totable() end))
+  end)
+
+  it("switches training, gradients and dtypes for all below", function()
+    local m = nn.Sequential(nn.Dropout(0.5), Pair(3))
+    m:eval()
+    assert.is_false(m[2].first.training)
+    local x = zt.randn(2, 3)
+    assert.equal(x, m[1](x))
+    assert.is_true(m:train()[2].first.training)
+    m:requires_grad_(false)
+    assert.equal(4, #m:parameters())
+    assert.is_false(m[2].scale:requires_grad())
+    m:requires_grad_()
+    m(x):sum():backward()
+    assert.is_truthy(m[2].scale.grad)
+    m:zero_grad()
+    assert.is_nil(m[2].scale.grad)
+    m:to "float64"
+    assert.equal("int64", m[2].table:dtype())
+    local seen = {}
+    m:apply(function(module) seen[#seen + 1] = module:path() end)
+    assert.same({"sequential.0", "sequential.1.first", "sequential.1.second", "sequential.1", "sequential"}, seen)
+  end)
+
+  it("loads a state dict, or lists all that is wrong and changes nothing", function()
+    local from, to = Pair(4), Pair(4)
+    to:load_state_dict((from:state_dict()))
+    for name, p in to:named_parameters() do assert.is_true(p:equal((from:state_dict())[name]), name) end
+    local dict = from:state_dict()
+    dict["first.bias"], dict.scale, dict.extra, dict["second.weight"] = nil, zt.zeros(4), zt.ones(1), zt.ones(2, 4)
+    local message = support.message(to.load_state_dict, to, dict)
+    assert.match("second.weight is %(2, 4%), not %(4, 4%)", message)
+    assert.match("missing: first.bias", message)
+    assert.match("unexpected: extra", message)
+    assert.same({1, 1, 1, 1}, to.scale:totable())
+    dict["second.weight"] = nil
+    local missing, unexpected = to:load_state_dict(dict, {strict = false})
+    assert.same({{"first.bias", "second.weight"}, {"extra"}}, {missing, unexpected})
+    assert.same({0, 0, 0, 0}, to.scale:totable())
+  end)
+
+  it("accepts a shared tensor under any of its names", function()
+    local m = nn.Sequential(nn.Linear(2, 2, {bias = false}), nn.Linear(2, 2, {bias = false}))
+    m[2].weight = m[1].weight
+    m:load_state_dict {["1.weight"] = zt.ones(2, 2)}
+    assert.same({{1, 1}, {1, 1}}, m[1].weight:totable())
+  end)
+
+  it("refuses a plain table of modules", function()
+    local m = Pair(2)
+    assert.match("use nn.ModuleList", support.message(function() m.layers = {nn.Linear(2, 2)} end))
+  end)
+
+  it("raises for unknown options, at the script's line", function()
+    local message = support.message(function() nn.Linear(2, 2, {biass = false}) end)
+    assert.match("^%S*nn_spec.lua:%d+: nn.Linear: unknown option 'biass'; did you mean 'bias'%? Valid: bias, ", message)
+    assert.match("out_features must be a number", support.message(function() nn.Linear(2) end))
+  end)
+end)
+
+describe("layers", function()
+  it("Linear and Conv1D are x w + b", function()
+    local x = zt.randn(2, 3, 5)
+    local linear, conv = nn.Linear(5, 4), nn.Conv1D(4, 5)
+    conv.weight:copy_(linear.weight:transpose(1, 2))
+    conv.bias:copy_(linear.bias)
+    support.close(linear(x), x:matmul(linear.weight:transpose(1, 2)) + linear.bias, 1e-6)
+    support.close(conv(x), linear(x), 1e-6)
+    local relu = nn.Linear(5, 4, {act = "relu"})
+    assert.is_true(relu(x):min():item() >= 0)
+  end)
+
+  it("Linear starts uniform within 1/sqrt(in), the others as their papers say", function()
+    local w = nn.Linear(100, 50).weight
+    assert.is_true(w:max():item() <= 0.1 and w:min():item() >= -0.1)
+    assert.near(0.1 / math.sqrt(3), w:var():item() ^ 0.5, 0.003)
+    assert.near(0.02, nn.Conv1D(80, 60).weight:var():item() ^ 0.5, 0.002)
+    assert.near(1, nn.Embedding(80, 60).weight:var():item() ^ 0.5, 0.05)
+    assert.equal(0, nn.Embedding(8, 6, {std = 0}).weight:norm():item())
+  end)
+
+  it("LayerNorm adds a residual in the same pass", function()
+    local ln = nn.LayerNorm(6)
+    ln.weight:normal_(1, 0.2)
+    ln.bias:normal_(0, 0.2)
+    local x, r = zt.randn(2, 3, 6), zt.randn(2, 3, 6)
+    local y, sum = ln(x, r)
+    support.close(sum, x + r, 1e-6)
+    support.close(y, ln(x + r), 1e-5)
+    local plain = (sum - sum:mean(-1, true)) / (sum:var(-1, true, 0) + 1e-5):sqrt()
+    support.close(y, plain * ln.weight + ln.bias, 1e-5)
+  end)
+
+  it("Dropout keeps the mean and zeroes a share p", function()
+    local drop = nn.Dropout(0.25)
+    local y = drop(zt.ones(200, 100))
+    assert.near(1, y:mean():item(), 0.02)
+    assert.near(0.25, y:eq(0):to("float32"):mean():item(), 0.02)
+  end)
+
+  it("attention of a module equals the formula", function()
+    local B, T, S, C, H = 2, 5, 3, 8, 2
+    local attn = nn.MultiheadAttention(C, H)
+    local x, memory = zt.randn(B, T, C), zt.randn(B, S, C)
+    local function heads(t) return t:reshape(B, -1, H, C // H):transpose(2, 3) end
+    local function by_hand(source)
+      local w, b = attn.in_proj.weight, attn.in_proj.bias
+      local function project(t, i) return heads(zt.linear(t, w:narrow(1, i * C + 1, C), b:narrow(1, i * C + 1, C))) end
+      local q, k, v = project(x, 0), project(source, 1), project(source, 2)
+      local p = (q:matmul(k:transpose(3, 4)) / math.sqrt(C // H)):softmax(-1)
+      return attn.out_proj(p:matmul(v):transpose(2, 3):reshape(B, T, C))
+    end
+    support.close(attn(x), by_hand(x), 1e-5)
+    support.close(attn(x, memory), by_hand(memory), 1e-5)
+  end)
+
+  it("a transformer block learns", function()
+    local model = nn.Sequential(nn.TransformerBlock(8, 2, {causal = true}), nn.Linear(8, 3))
+    local x, labels = zt.randn(4, 6, 8), zt.tensor({{0, 1, 2, 0, 1, 2}, {1, 1, 1, 0, 0, 0}, {2, 0, 2, 0, 2, 0},
+      {0, 0, 1, 1, 2, 2}}, {dtype = "int64"})
+    local opt = zt.optim.adamw(model:parameters(), {lr = 0.02})
+    local first, last
+    for _ = 1, 60 do
+      local loss = zt.cross_entropy(model(x), labels)
+      first, last = first or loss:item(), loss:item()
+      loss:backward()
+      opt:step()
+      opt:zero_grad()
+    end
+    assert.is_true(last < 0.3 * first, ("%g -> %g (ZT_SEED=%d)"):format(first, last, support.seed))
+  end)
+end)

@@ -1,0 +1,65 @@
+-- support.lua - what the specs share: the tests' folder, scratch folders, closeness, seeds.
+local zt = require "ztrain"
+
+local M = {}
+
+M.tests = debug.getinfo(1, "S").source:match("^@(.*)lua/[^/]*$")
+
+---A fresh seed for a spec's random inputs, or ZT_SEED's; it stands in the messages of `close`.
+M.seed = tonumber(os.getenv("ZT_SEED")) or os.time() % 1000003
+zt.seed(M.seed)
+math.randomseed(M.seed)
+
+---The distance of two tensors relative to the norm of `want`.
+function M.distance(got, want)
+  got, want = got:to("float64"), want:to("float64")
+  local scale = want:norm():item()
+  local off = (got - want):norm():item()
+  return scale > 0 and off / scale or off
+end
+
+---Raises unless got is within `tolerance` of want, by norm.
+function M.close(got, want, tolerance, what)
+  local off = M.distance(got, want)
+  if off ~= off or off > tolerance then
+    error(("%s is off by %g, more than %g (ZT_SEED=%d)"):format(what or "tensor", off, tolerance, M.seed), 2)
+  end
+end
+
+local folders = {}
+
+---A new empty folder, removed by M.clean().
+function M.folder()
+  local path = os.tmpname()
+  os.remove(path)
+  assert(os.execute("mkdir " .. path))
+  folders[#folders + 1] = path
+  return path
+end
+
+function M.clean()
+  for _, path in ipairs(folders) do os.execute("rm -rf " .. path) end
+  folders = {}
+end
+
+function M.write(path, text)
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+end
+
+function M.read(path)
+  local file = assert(io.open(path))
+  local text = file:read("a")
+  file:close()
+  return text
+end
+
+---The message of the error that fn raises.
+function M.message(fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert(not ok, "no error was raised")
+  return message
+end
+
+return M
