@@ -1,4 +1,4 @@
-/* ztrain.h - all that an embedder includes. */
+/* ztrain.h - all of core; bindings/ztrain.h adds what knows Lua and is what an embedder includes. */
 #ifndef ztrain_h
 #define ztrain_h
 

@@ -8,7 +8,7 @@ static const struct {
   bool is_float;
 } dtypes[ZT_N_DTYPES] = {
 #define ZT_DTYPE_ROW(id, name, st_name, nbytes, is_float) {name, nbytes, is_float},
-  ZT_DTYPES(ZT_DTYPE_ROW)
+    ZT_DTYPES(ZT_DTYPE_ROW)
 #undef ZT_DTYPE_ROW
 };
 

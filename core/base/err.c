@@ -7,8 +7,8 @@
 enum { MESSAGE_BYTES = 4096 };
 static _Thread_local char message[MESSAGE_BYTES];
 
-zt_status zt_fail(zt_status st, const char *fmt, ...) {
-  char text[MESSAGE_BYTES]; /* the arguments may point into the old message */
+zt_status(zt_fail)(zt_status st, const char *fmt, ...) { /* in parentheses: a macro of that name must not expand */
+  char text[MESSAGE_BYTES];                              /* the arguments may point into the old message */
   va_list args;
   va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);
@@ -25,7 +25,8 @@ zt_status zt_wrap(zt_status st, const char *fmt, ...) {
   int used = vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
   if (used < 0 || (size_t)used >= sizeof text) return st;
-  snprintf(text + used, sizeof text - (size_t)used, ": %s", message);
+  size_t room = sizeof text - (size_t)used;
+  if (snprintf(text + used, room, ": %s", message) >= (int)room) text[MESSAGE_BYTES - 1] = 0; /* cut: no more room */
   memcpy(message, text, sizeof message);
   return st;
 }
@@ -35,7 +36,7 @@ const char *zt_message(void) { return message; }
 const char *zt_status_text(zt_status st) {
   static const char *const texts[] = {
 #define ZT_STATUS_TEXT(name, text) text,
-    ZT_STATUSES(ZT_STATUS_TEXT)
+      ZT_STATUSES(ZT_STATUS_TEXT)
 #undef ZT_STATUS_TEXT
   };
   return (unsigned)st < sizeof texts / sizeof *texts ? texts[st] : "unknown status";

@@ -70,9 +70,7 @@ void zt_free(void *block) {
   mem_hook.realloc(mem_hook.user, block, 0);
 }
 
-zt_mem_stats zt_mem_get_stats(void) {
-  return (zt_mem_stats){atomic_load(&n_allocations), atomic_load(&n_live_blocks)};
-}
+zt_mem_stats zt_mem_get_stats(void) { return (zt_mem_stats){atomic_load(&n_allocations), atomic_load(&n_live_blocks)}; }
 
 void zt_mem_fail_at(uint64_t nth, bool forever) {
   atomic_store(&fail_forever, forever);

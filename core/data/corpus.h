@@ -13,8 +13,8 @@ typedef struct zt_corpus zt_corpus;
 
 /* 'cache_folder' NULL: $XDG_CACHE_HOME/ztrain or ~/.cache/ztrain; where it cannot be written the ids stay in memory.
 ** An empty file, or one too short for a single block, raises. Encodes on all cores. */
-ZT_API zt_status zt_corpus_open(const char *text_path, const zt_tokenizer *tok, size_t block_size, const char *cache_folder,
-                                zt_corpus **out);
+ZT_API zt_status zt_corpus_open(const char *text_path, const zt_tokenizer *tok, size_t block_size,
+                                const char *cache_folder, zt_corpus **out);
 ZT_API void zt_corpus_close(zt_corpus *corpus); /* NULL ok */
 ZT_API size_t zt_corpus_block_count(const zt_corpus *corpus);
 ZT_API size_t zt_corpus_token_count(const zt_corpus *corpus); /* in blocks, dropped ones not counted */

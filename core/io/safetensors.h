@@ -17,19 +17,26 @@ typedef struct zt_safetensors_entry {
   int64_t shape[ZT_SAFETENSORS_MAX_DIM];
   const void *data; /* in the mapping; may be unaligned */
   size_t nbytes;
+  size_t position; /* among the tensors of its file's header */
 } zt_safetensors_entry;
 
 /* Maps a .safetensors file, or all files of a .safetensors.index.json (each opened once, beside it). Entries are in the
-** order of their data; shards in the order of their names. */
+** order of their data; shards in the order of their names. The format's BOOL reads as uint8 (0 and 1). A dtype that
+** ztrain does not have, in any entry, is an error. */
 ZT_API zt_status zt_safetensors_open(const char *path, zt_safetensors **out);
+/* The same from the bytes of one file (borrowed until close); 'name' stands in messages. */
+ZT_API zt_status zt_safetensors_open_bytes(const char *name, const void *data, size_t nbytes, zt_safetensors **out);
 ZT_API void zt_safetensors_close(zt_safetensors *st); /* NULL ok */
 ZT_API size_t zt_safetensors_count(const zt_safetensors *st);
 ZT_API const zt_safetensors_entry *zt_safetensors_get(const zt_safetensors *st, size_t i);
 ZT_API const zt_safetensors_entry *zt_safetensors_find(const zt_safetensors *st, const char *name); /* NULL: absent */
 /* Metadata strings of a single file ("format" = "pt"); NULL: absent. */
 ZT_API const char *zt_safetensors_metadata(const zt_safetensors *st, const char *key);
+/* The i-th key (from 0) and its string; NULL past the last. */
+ZT_API const char *zt_safetensors_metadata_at(const zt_safetensors *st, size_t i, const char **value);
 
-/* Writes atomically. 'read' is called once an entry, in the order given, and must give its bytes to 'write'. */
+/* Writes atomically. 'source' is called once an item, in the order given, and must write its bytes to 'w', neither more
+** nor less. Data starts 8-aligned; items are not padded (wider dtypes first keep all of them aligned). */
 typedef struct zt_safetensors_item {
   const char *name;
   zt_dtype dtype;

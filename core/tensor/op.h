@@ -36,6 +36,9 @@ typedef struct zt_call {
   /* Set by zt_apply before shape: bit i where in[i] wants a gradient and gradients are enabled; 0 = nothing recorded.
   ** In backward: which gin[] are wanted. */
   uint32_t needs_grad;
+  /* In backward: a gradient that already waits where in[i]'s is going, contiguous; the op may add to it in place and
+  ** leave gin[i] NULL. NULL: there is none. */
+  zt_tensor *accum[ZT_MAX_IN];
 } zt_call;
 
 struct zt_op {
@@ -75,14 +78,25 @@ zt_status zt_contiguous(zt_ctx *c, const zt_tensor *t, zt_tensor **out);
 zt_status zt_sum_to(zt_ctx *c, zt_tensor *g, const zt_tensor *like, zt_tensor **out);
 /* New tensor like 't' (contiguous). */
 zt_status zt_tensor_like(zt_ctx *c, const zt_tensor *t, zt_tensor **out);
+zt_status zt_scalar(zt_ctx *c, zt_tensor **out, zt_dtype dtype, double value); /* of no dimensions */
 zt_status zt_tensor_zeros(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape);
 /* A dimension as the caller gave it (0-based, negative from the end) to 0 .. ndim-1. */
 zt_status zt_check_dim(const zt_tensor *t, int64_t dim, int *out);
 zt_status zt_check_float(const zt_tensor *t, const char *which);
 zt_status zt_check_dtype(const zt_tensor *t, zt_dtype dtype, const char *which);
+/* Every element of the int64 'index' lies in [0, limit) or is 'ignore'; else the message names 'what', the value and its
+** position. ZT_NO_IGNORE: no value is. */
+#define ZT_NO_IGNORE INT64_MIN
+zt_status zt_check_index(zt_ctx *c, const zt_tensor *index, int64_t limit, int64_t ignore, const char *what);
 /* Bytes for a kernel's workspace, as a tensor of uint8; *out NULL for 0. */
 zt_status zt_workspace(zt_ctx *c, size_t nbytes, zt_tensor **out);
 static inline void *zt_workspace_data(const zt_tensor *w) { return w ? zt_tensor_data(w) : NULL; }
+/* The product, with the workspace that it needs. A simple one: y (m, n) = op(a) op(b) + beta y, all contiguous. */
+zt_status zt_gemm_run(zt_ctx *c, zt_dtype t, void *y, const void *a, const void *b, const zt_gemm *g);
+zt_gemm zt_gemm_plain(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double beta);
+/* Where the gradient of in[i] goes: the one that waits (then *beta is 1), or a new tensor of its shape, owned by gin[i]
+** (*beta 0). */
+zt_status zt_gradient_target(zt_ctx *c, const zt_call *call, int i, zt_tensor *gin[], zt_tensor **out, double *beta);
 /* The kernel table and the stream of the context's device. */
 const zt_kernels *zt_k(zt_ctx *c);
 zt_stream *zt_s(zt_ctx *c);

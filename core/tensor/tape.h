@@ -19,7 +19,8 @@ typedef zt_status (*zt_on_final)(void *user, zt_ctx *c, zt_tensor *leaf);
 ZT_API void zt_ctx_set_on_final(zt_ctx *c, zt_on_final fn, void *user);
 
 /* A segment that keeps none of its activations: 'run' is called now with gradients off, and again in backward.
-** It must compute the same from the same inputs; random ops replay. run() gives 'n_out' owned tensors in out[]. */
+** It must compute the same from the same inputs; random ops replay. run() gives up to 'n_out' owned tensors in out[],
+** which starts as NULLs, the same number each time. */
 typedef zt_status (*zt_segment_run)(void *user, zt_ctx *c, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out);
 typedef struct zt_segment {
   zt_segment_run run;

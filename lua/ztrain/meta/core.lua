@@ -56,6 +56,8 @@ function Tensor:totable() end
 function Tensor:item() end
 ---contiguous raw bytes (internal: files) @return string
 function Tensor:bytes() end
+---counts the writes in place to its bytes (internal) @return integer
+function Tensor:version() end
 ---same dtype, shape and bits @return boolean
 function Tensor:equal(other) end
 ---checksum of the bytes, as 16 hex digits (tests, --hash) @return string

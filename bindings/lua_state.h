@@ -1,0 +1,87 @@
+/* lua_state.h - what the bindings keep for an interpreter: private to lua_base.c, lua_scope.c, lua_autograd.c,
+** lua_signal.c, lua_core.c and host.c. */
+#ifndef zt_lua_state_h
+#define zt_lua_state_h
+
+#include "bindings/lua_base.h"
+
+/* A place in a circular list; an empty list points to itself. */
+typedef struct zt_link {
+  struct zt_link *prev, *next;
+} zt_link;
+
+static inline void zt_link_init(zt_link *list) { list->prev = list->next = list; }
+static inline void zt_link_remove(zt_link *link) {
+  link->prev->next = link->next;
+  link->next->prev = link->prev;
+  zt_link_init(link);
+}
+static inline void zt_link_append(zt_link *list, zt_link *link) {
+  link->prev = list->prev;
+  link->next = list;
+  list->prev->next = link;
+  list->prev = link;
+}
+
+/* A tensor's userdata. */
+typedef struct zt_handle {
+  zt_link link;         /* in its scope's list; first, so that the two convert */
+  zt_tensor *tensor;    /* owned; NULL: being made, closed, or freed by its scope */
+  const char *freed_by; /* name of the scope that freed it; kept by the names table */
+  uint64_t reached;     /* number of the last scope's end that found it reachable from what the scope returned */
+} zt_handle;
+
+/* A running core.scope; a userdata on its coroutine's stack, but for the root. Scopes of several coroutines may
+** interleave: a coroutine sees only its own, and the root. */
+typedef struct zt_scope {
+  zt_link link;     /* in the list of open scopes, innermost last */
+  zt_link handles;  /* what was made in it */
+  const char *name; /* kept by the names table; "" for the root */
+  lua_State *thread;
+  struct zt_lua *state; /* NULL once it is closed */
+} zt_scope;
+
+typedef struct zt_lua {
+  zt_ctx *ctx;
+  lua_State *L;    /* the coroutine that called last: where callbacks of core run */
+  zt_link scopes;  /* open scopes, innermost last */
+  zt_scope root;   /* tensors outside all scopes; not in the list */
+  uint64_t n_ends; /* scopes that have ended */
+  size_t gc_at;    /* bytes in use at which the next step of Lua's collector is due */
+  bool has_error;  /* a callback met a Lua error, kept under zt_lua_error_key, and told core to fail */
+  bool traceback;  /* keep the traceback of errors (--debug) */
+} zt_lua;
+
+/* The interpreter's state, made with 'options' (NULL: the defaults) where there is none yet; raises. */
+zt_lua *zt_lua_make(lua_State *L, const zt_context_options *options);
+zt_lua *zt_lua_get(lua_State *L);  /* raises where ztrain.core is not open */
+zt_lua *zt_lua_peek(lua_State *L); /* NULL there: for finalizers, which must not raise */
+
+/* Keys of values in the registry. */
+extern const char zt_lua_error_key;     /* the Lua error that a callback met */
+extern const char zt_lua_noted_key;     /* the last error message that got its path */
+extern const char zt_lua_traceback_key; /* the traceback of that message, where 'traceback' is on */
+
+/* lua_pcall of the function and nargs below the top, with a message handler that puts the path in front of the message,
+** once. Returns Lua's status; all results, or the message, stand from the function's place on. Does not yield. */
+int zt_lua_pcall(lua_State *L, int nargs);
+int zt_lua_on_error(lua_State *L); /* that message handler */
+
+/* The innermost scope of L; the root if it has none. */
+zt_scope *zt_scope_current(zt_lua *state, lua_State *L);
+const char *zt_scope_path(lua_State *L); /* its name; "" outside of all, and where nothing is open */
+int zt_scope_run(lua_State *L);          /* core.scope(name, fn, ...) */
+void zt_scope_keep(zt_lua *state, zt_handle *handle);
+void zt_scopes_clear(zt_lua *state); /* empties all handles */
+/* Tables that a scope's end does not walk into: libraries and the globals. Takes the table at the top, does not pop it. */
+void zt_scope_skip(lua_State *L);
+
+/* --- lua_signal.c: SIGINT and SIGTERM ask to stop; the second one ends the process at once */
+zt_status zt_signals_install(void);
+void zt_signals_restore(void);               /* the handlers from before; forgets what was asked */
+void zt_signals_watch(lua_State *L);         /* the interpreter to interrupt; NULL: none */
+int zt_signals_stop(void);                   /* the signal that asked, or 0 */
+int zt_signals_defer(lua_State *L, bool on); /* on: it only asks. Off: raises where one has asked already */
+void zt_signals_check(lua_State *L);         /* raises, once, where one has asked and is not deferred */
+
+#endif

@@ -1,0 +1,30 @@
+#include "core/device/storage.h"
+
+#include "core/base/mem.h"
+
+zt_status zt_storage_new(zt_pool *pool, size_t nbytes, zt_mem_kind kind, zt_storage **out) {
+  *out = zt_calloc(1, sizeof **out);
+  ZT_CHECK_ALLOC(*out);
+  zt_status st = zt_pool_alloc(pool, nbytes, kind, &(*out)->block);
+  if (st != ZT_OK) {
+    zt_free(*out);
+    *out = NULL;
+    return st;
+  }
+  (*out)->refs = 1;
+  (*out)->pool = pool;
+  (*out)->data = zt_block_data((*out)->block);
+  (*out)->nbytes = nbytes;
+  return ZT_OK;
+}
+
+zt_storage *zt_storage_retain(zt_storage *storage) {
+  storage->refs++;
+  return storage;
+}
+
+void zt_storage_release(zt_storage *storage) {
+  if (!storage || --storage->refs) return;
+  if (storage->pool) zt_pool_release(storage->pool, storage->block);
+  zt_free(storage);
+}

@@ -1,0 +1,226 @@
+#include "core/io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/mem.h"
+
+struct zt_writer {
+  char *path, *temp;
+  int fd; /* -1: closed */
+  size_t nbytes;
+};
+
+static zt_status fail_read(const char *path) { return zt_fail(ZT_IO, "cannot read '%s': %s", path, strerror(errno)); }
+static zt_status fail_write(const char *path) { return zt_fail(ZT_IO, "cannot write '%s': %s", path, strerror(errno)); }
+
+/* --- reading */
+
+static zt_status open_regular(const char *path, int *fd, size_t *nbytes) {
+  struct stat info;
+  *fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (*fd < 0) return fail_read(path);
+  zt_status st = ZT_OK;
+  if (fstat(*fd, &info) != 0)
+    st = fail_read(path);
+  else if (!S_ISREG(info.st_mode))
+    st = zt_fail(ZT_IO, "cannot read '%s': it is %s", path, S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
+  if (st != ZT_OK)
+    close(*fd);
+  else
+    *nbytes = (size_t)info.st_size;
+  return st;
+}
+
+/* As read, but all of it: 'nbytes' or up to the end of the file. -1 on failure. */
+static ssize_t read_fully(int fd, char *data, size_t nbytes) {
+  size_t done = 0;
+  while (done < nbytes) {
+    ssize_t n = read(fd, data + done, nbytes - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) break;
+    done += (size_t)n;
+  }
+  return (ssize_t)done;
+}
+
+zt_status zt_file_read(const char *path, char **data, size_t *nbytes) {
+  int fd;
+  *data = NULL, *nbytes = 0;
+  ZT_TRY(open_regular(path, &fd, nbytes));
+  zt_status st = ZT_NOMEM;
+  *data = zt_malloc(*nbytes + 1);
+  if (*data) {
+    ssize_t n = read_fully(fd, *data, *nbytes);
+    st = n < 0 ? fail_read(path)
+         : (size_t)n < *nbytes
+             ? zt_fail(ZT_IO, "cannot read '%s': it ends after %zd of its %zu bytes", path, n, *nbytes)
+             : ZT_OK;
+    (*data)[*nbytes] = 0;
+  }
+  close(fd);
+  if (st != ZT_OK) {
+    zt_free(*data);
+    *data = NULL, *nbytes = 0;
+  }
+  return st;
+}
+
+zt_status zt_map_open(const char *path, zt_map *out) {
+  int fd;
+  size_t nbytes;
+  *out = (zt_map){0};
+  ZT_TRY(open_regular(path, &fd, &nbytes));
+  zt_status st = ZT_OK;
+  if (nbytes) {
+    void *data = mmap(NULL, nbytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED)
+      st = zt_fail(ZT_IO, "cannot map the %zu bytes of '%s': %s", nbytes, path, strerror(errno));
+    else
+      *out = (zt_map){data, nbytes};
+  }
+  close(fd);
+  return st;
+}
+
+void zt_map_close(zt_map *map) {
+  if (map->data) munmap((void *)(uintptr_t)map->data, map->nbytes);
+  *map = (zt_map){0};
+}
+
+/* --- writing */
+
+static zt_status check_target(const char *path) {
+  struct stat info;
+  if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) return ZT_OK; /* other failures show when the file is opened */
+  return zt_fail(ZT_IO, "cannot write '%s': it is %s", path, S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
+}
+
+/* A process that died may have left a file of this name, and process ids come again. */
+static int open_temp(const char *temp) {
+  int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  int fd = open(temp, flags, 0666);
+  if (fd < 0 && errno == EEXIST && unlink(temp) == 0) fd = open(temp, flags, 0666);
+  return fd;
+}
+
+static void free_writer(zt_writer *w) {
+  zt_free(w->path);
+  zt_free(w->temp);
+  zt_free(w);
+}
+
+zt_status zt_writer_open(const char *path, zt_writer **out) {
+  *out = NULL;
+  ZT_TRY(check_target(path));
+  zt_writer *w = zt_calloc(1, sizeof *w);
+  ZT_CHECK_ALLOC(w);
+  size_t temp_nbytes = strlen(path) + 32;
+  zt_status st = ZT_NOMEM;
+  w->path = zt_strdup(path);
+  if (w->path) w->temp = zt_malloc(temp_nbytes);
+  if (w->temp) {
+    snprintf(w->temp, temp_nbytes, "%s.tmp.%ld", path, (long)getpid());
+    w->fd = open_temp(w->temp);
+    st = w->fd < 0 ? fail_write(path) : ZT_OK;
+  }
+  if (st != ZT_OK)
+    free_writer(w);
+  else
+    *out = w;
+  return st;
+}
+
+zt_status zt_writer_write(zt_writer *w, const void *data, size_t nbytes) {
+  const char *next = data;
+  while (nbytes) {
+    ssize_t n = write(w->fd, next, nbytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return zt_fail(ZT_IO, "cannot write '%s': %s (after %zu bytes)", w->path, strerror(errno), w->nbytes);
+    next += n, nbytes -= (size_t)n, w->nbytes += (size_t)n;
+  }
+  return ZT_OK;
+}
+
+size_t zt_writer_nbytes(const zt_writer *w) { return w->nbytes; }
+
+/* A rename is on disk once its folder is. Some file systems know no fsync of folders and say EINVAL. */
+static zt_status sync_folder(const char *path) {
+  const char *slash = strrchr(path, '/');
+  char *folder = slash ? zt_strdup(path) : zt_strdup(".");
+  ZT_CHECK_ALLOC(folder);
+  if (slash) folder[slash == path ? 1 : slash - path] = 0;
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
+  zt_status st = ok ? ZT_OK : zt_fail(ZT_IO, "cannot sync the folder '%s': %s", folder, strerror(errno));
+  if (fd >= 0) close(fd);
+  zt_free(folder);
+  return st;
+}
+
+static zt_status finish(zt_writer *w) {
+  if (fsync(w->fd) != 0) return fail_write(w->path);
+  int fd = w->fd;
+  w->fd = -1; /* closed even where close fails */
+  if (close(fd) != 0) return fail_write(w->path);
+  if (rename(w->temp, w->path) != 0) return fail_write(w->path);
+  return sync_folder(w->path);
+}
+
+zt_status zt_writer_commit(zt_writer *w) {
+  zt_status st = finish(w);
+  if (st != ZT_OK)
+    zt_writer_abort(w);
+  else
+    free_writer(w);
+  return st;
+}
+
+void zt_writer_abort(zt_writer *w) {
+  if (!w) return;
+  if (w->fd >= 0) close(w->fd);
+  unlink(w->temp); /* gone already where only the folder could not be synced */
+  free_writer(w);
+}
+
+zt_status zt_file_write(const char *path, const void *data, size_t nbytes) {
+  zt_writer *w;
+  ZT_TRY(zt_writer_open(path, &w));
+  zt_status st = zt_writer_write(w, data, nbytes);
+  if (st == ZT_OK) return zt_writer_commit(w);
+  zt_writer_abort(w);
+  return st;
+}
+
+/* --- folders */
+
+static zt_status make_dir(const char *path) {
+  struct stat info;
+  if (mkdir(path, 0777) == 0) return ZT_OK;
+  int error = errno; /* a folder that stands may also be reported as EROFS or EACCES */
+  if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return ZT_OK;
+  return zt_fail(ZT_IO, "cannot make the folder '%s': %s", path, strerror(error));
+}
+
+zt_status zt_make_dirs(const char *path) {
+  char *part = zt_strdup(path);
+  ZT_CHECK_ALLOC(part);
+  zt_status st = ZT_OK;
+  for (char *slash = strchr(part + (*part == '/'), '/'); slash && st == ZT_OK; slash = strchr(slash + 1, '/')) {
+    *slash = 0;
+    st = make_dir(part);
+    *slash = '/';
+  }
+  if (st == ZT_OK) st = make_dir(part);
+  zt_free(part);
+  return st;
+}
+
+bool zt_file_exists(const char *path) { return access(path, F_OK) == 0; }

@@ -1,0 +1,52 @@
+#include "core/tensor/ctx.h"
+
+#include "core/base/mem.h"
+
+zt_status zt_ctx_new(const zt_context_options *options, zt_ctx **out) {
+  zt_status st;
+  zt_ctx *c = *out = zt_calloc(1, sizeof *c);
+  ZT_CHECK_ALLOC(c);
+  c->grad_enabled = true;
+  c->mem_kind = ZT_MEM_ACTIVATION;
+  ZT_TRY_GOTO(zt_device_open(options && options->device ? options->device : "cpu", &c->device), fail);
+  ZT_TRY_GOTO(zt_pool_new(c->device, options ? options->device_memory : 0, &c->pool), fail);
+  return ZT_OK;
+fail:
+  zt_ctx_free(c);
+  *out = NULL;
+  return st;
+}
+
+void zt_ctx_free(zt_ctx *c) {
+  if (!c) return;
+  zt_pool_free(c->pool);
+  zt_device_close(c->device);
+  zt_free(c);
+}
+
+zt_pool *zt_ctx_pool(zt_ctx *c) { return c->pool; }
+zt_device *zt_ctx_device(zt_ctx *c) { return c->device; }
+zt_random *zt_ctx_random(zt_ctx *c) { return &c->random; }
+bool zt_ctx_grad_enabled(const zt_ctx *c) { return c->grad_enabled; }
+
+bool zt_ctx_set_grad_enabled(zt_ctx *c, bool on) {
+  bool was = c->grad_enabled;
+  c->grad_enabled = on;
+  return was;
+}
+
+zt_mem_kind zt_ctx_set_mem_kind(zt_ctx *c, zt_mem_kind kind) {
+  zt_mem_kind was = c->mem_kind;
+  c->mem_kind = kind;
+  return was;
+}
+
+void zt_ctx_set_on_final(zt_ctx *c, zt_on_final fn, void *user) { c->on_final = fn, c->on_final_user = user; }
+size_t zt_tape_length(const zt_ctx *c) { return c->tape.length; }
+const zt_kernels *zt_k(zt_ctx *c) { return c->device->kernels; }
+zt_stream *zt_s(zt_ctx *c) { return c->device->stream; }
+
+zt_rng_key zt_next_rng_key(zt_ctx *c) {
+  zt_random *r = &c->random;
+  return (zt_rng_key){zt_rng_mix(r->seed, r->step), r->call++, r->first_sample};
+}

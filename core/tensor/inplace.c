@@ -1,0 +1,135 @@
+/* inplace.c - writes into existing tensors, without history. */
+#include "core/tensor/ctx.h"
+
+static zt_status check_writable(const zt_ctx *c, const zt_tensor *t, const char *name) {
+  if (t->node && c->grad_enabled)
+    return zt_fail(ZT_STATE,
+                   "%s: the tensor %s was computed and a gradient must flow through it; use no_grad or detach", name,
+                   zt_shape_text(t));
+  t->storage->version++;
+  return ZT_OK;
+}
+
+/* t = fn(t; p0, p1), also where t is a strided view. */
+static zt_status map_(zt_ctx *c, zt_tensor *t, zt_unary fn, double p0, double p1) {
+  zt_tensor *whole;
+  ZT_TRY(zt_contiguous(c, t, &whole));
+  zt_status st = zt_k(c)->unary(zt_s(c), fn, t->dtype, zt_tensor_data(whole), zt_tensor_data(whole), p0, p1,
+                                (size_t)zt_tensor_count(t));
+  if (st == ZT_OK && whole != t) st = zt_copy_(c, t, whole);
+  zt_tensor_release(whole);
+  return st;
+}
+
+zt_status zt_mul_(zt_ctx *c, zt_tensor *t, double factor) {
+  ZT_TRY(check_writable(c, t, "mul_"));
+  return map_(c, t, ZT_UNARY_AFFINE, factor, 0);
+}
+
+/* Fills a new contiguous tensor and copies it where t is a strided view; else fills t. */
+typedef zt_status (*filler)(zt_ctx *c, zt_tensor *t, double a, double b);
+static zt_status fill_through(zt_ctx *c, zt_tensor *t, filler fill, double a, double b) {
+  if (zt_tensor_is_contiguous(t)) return fill(c, t, a, b);
+  zt_tensor *whole;
+  ZT_TRY(zt_tensor_like(c, t, &whole));
+  zt_status st = fill(c, whole, a, b);
+  if (st == ZT_OK) st = zt_copy_(c, t, whole);
+  zt_tensor_release(whole);
+  return st;
+}
+
+static zt_status fill_value(zt_ctx *c, zt_tensor *t, double value, double unused) {
+  (void)unused;
+  return zt_k(c)->fill(zt_s(c), t->dtype, zt_tensor_data(t), value, (size_t)zt_tensor_count(t));
+}
+
+zt_status zt_fill_(zt_ctx *c, zt_tensor *t, double value) {
+  ZT_TRY(check_writable(c, t, "fill_"));
+  return fill_through(c, t, fill_value, value, 0);
+}
+
+/* Weights do not depend on where in the batch one stands: the key's sample is 0. */
+static zt_rng_key weight_key(zt_ctx *c) {
+  zt_rng_key key = zt_next_rng_key(c);
+  key.first_sample = 0;
+  return key;
+}
+
+static zt_status fill_normal(zt_ctx *c, zt_tensor *t, double mean, double std) {
+  zt_rng_key key = weight_key(c);
+  return zt_k(c)->random_normal(zt_s(c), t->dtype, zt_tensor_data(t), mean, std, &key, (size_t)zt_tensor_count(t));
+}
+
+static zt_status fill_uniform(zt_ctx *c, zt_tensor *t, double low, double high) {
+  zt_rng_key key = weight_key(c);
+  return zt_k(c)->random_uniform(zt_s(c), t->dtype, zt_tensor_data(t), low, high, &key, (size_t)zt_tensor_count(t));
+}
+
+zt_status zt_normal_(zt_ctx *c, zt_tensor *t, double mean, double std) {
+  ZT_TRY(zt_check_float(t, "normal_: the tensor"));
+  ZT_TRY(check_writable(c, t, "normal_"));
+  return fill_through(c, t, fill_normal, mean, std);
+}
+
+zt_status zt_uniform_(zt_ctx *c, zt_tensor *t, double low, double high) {
+  ZT_TRY(zt_check_float(t, "uniform_: the tensor"));
+  ZT_TRY(check_writable(c, t, "uniform_"));
+  return fill_through(c, t, fill_uniform, low, high);
+}
+
+/* src in dst's dtype, contiguous (owned). */
+static zt_status converted(zt_ctx *c, const zt_tensor *src, zt_dtype dtype, zt_tensor **out) {
+  zt_tensor *whole;
+  ZT_TRY(zt_contiguous(c, src, &whole));
+  if (src->dtype == dtype) {
+    *out = whole;
+    return ZT_OK;
+  }
+  zt_status st = zt_tensor_new(c, out, dtype, src->ndim, src->shape);
+  if (st == ZT_OK)
+    st = zt_k(c)->cast(zt_s(c), dtype, src->dtype, zt_tensor_data(*out), zt_tensor_data(whole),
+                       (size_t)zt_tensor_count(src));
+  zt_tensor_release(whole);
+  return st;
+}
+
+zt_status zt_copy_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src) {
+  zt_loop loop;
+  zt_tensor *in[1];
+  ZT_TRY(check_writable(c, dst, "copy_"));
+  ZT_TRY(src->dtype == dst->dtype ? (in[0] = zt_tensor_retain((zt_tensor *)src), ZT_OK)
+                                  : converted(c, src, dst->dtype, &in[0]));
+  zt_status st = zt_loop_make(&loop, dst, in, 1);
+  if (st == ZT_OK) st = zt_k(c)->copy(zt_s(c), dst->dtype, zt_tensor_data(dst), zt_tensor_data(in[0]), &loop);
+  zt_tensor_release(in[0]);
+  return zt_wrap(st, "copy_");
+}
+
+/* dst += alpha * src for a contiguous src of the same dtype. */
+static zt_status add_scaled(zt_ctx *c, zt_tensor *dst, zt_tensor *src, double alpha) {
+  zt_tensor *term = zt_tensor_retain(src);
+  zt_status st = ZT_OK;
+  if (alpha != 1) {
+    zt_tensor_release(term);
+    ZT_TRY(zt_tensor_like(c, src, &term));
+    st = zt_k(c)->unary(zt_s(c), ZT_UNARY_AFFINE, src->dtype, zt_tensor_data(term), zt_tensor_data(src), alpha, 0,
+                        (size_t)zt_tensor_count(src));
+  }
+  zt_loop loop;
+  zt_tensor *in[2] = {dst, term};
+  if (st == ZT_OK) st = zt_loop_make(&loop, dst, in, 2);
+  if (st == ZT_OK)
+    st = zt_k(c)->binary(zt_s(c), ZT_BINARY_ADD, dst->dtype, zt_tensor_data(dst), zt_tensor_data(dst),
+                         zt_tensor_data(term), &loop);
+  zt_tensor_release(term);
+  return st;
+}
+
+zt_status zt_add_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src, double alpha) {
+  zt_tensor *term;
+  ZT_TRY(check_writable(c, dst, "add_"));
+  ZT_TRY(converted(c, src, dst->dtype, &term));
+  zt_status st = add_scaled(c, dst, term, alpha);
+  zt_tensor_release(term);
+  return zt_wrap(st, "add_");
+}

@@ -1,0 +1,168 @@
+-- The program ztrain: options, arguments, exit codes and what stands on the error output.
+local ztrain = assert(os.getenv "ZTRAIN", "ZTRAIN names the program")
+
+local folder
+
+local function write(name, text)
+  local path = folder .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+  return path
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("a")
+  file:close()
+  return text
+end
+
+-- Runs a shell command; gives the exit status, standard output and error output.
+local function shell(command)
+  local _, kind, status = os.execute(("{ %s ; } >%s/out 2>%s/err </dev/null"):format(command, folder, folder))
+  return kind == "signal" and 128 + status or status, read(folder .. "/out"), read(folder .. "/err")
+end
+
+local function run(arguments) return shell(ztrain .. " " .. arguments) end
+
+-- Runs a recipe of that text.
+local function recipe(text, arguments, options)
+  return run(("%s %s %s"):format(options or "", write("recipe.lua", text), arguments or ""))
+end
+
+describe("ztrain", function()
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute("mkdir " .. folder))
+  end)
+  teardown(function() os.execute("rm -r " .. folder) end)
+
+  it("runs a recipe with its arguments", function()
+    local status, out, err = recipe("#!/usr/bin/env ztrain\nprint(..., arg[1], #arg, arg[0])", "--lr 0.1")
+    assert.are.same({0, ""}, {status, err})
+    assert.are.equal("--lr\t--lr\t2\t" .. folder .. "/recipe.lua\n", out:gsub("0.1\t", ""))
+  end)
+
+  it("reports an error in one line at the recipe's line", function()
+    local status, out, err = recipe("print(1)\nlocal t = nil\nprint(t.x)")
+    assert.are.same({1, "1\n"}, {status, out})
+    assert.are.equal("ztrain: " .. folder .. "/recipe.lua:3: attempt to index a nil value (local 't')\n", err)
+    status, out, err = recipe("local x =")
+    assert.are.same({1, ""}, {status, out})
+    assert.matches("^ztrain: [^\n]*recipe.lua:1: [^\n]*\n$", err)
+  end)
+
+  it("shows a traceback with --debug", function()
+    local status, _, err = recipe("local function f() error('x') end\nf()", "", "--debug")
+    assert.are.equal(1, status)
+    assert.matches("^ztrain: [^\n]*:1: x\nstack traceback:\n.*'f'", err)
+  end)
+
+  it("has help and a version", function()
+    local status, out = run("--help")
+    assert.are.equal(0, status)
+    assert.matches("^usage: ztrain ", out)
+    for _, option in ipairs {"--device ", "--device-memory ", "--debug ", "--help ", "--version "} do
+      assert.is_truthy(out:find(option, 1, true))
+    end
+    status, out = run("--version")
+    assert.are.equal(0, status)
+    assert.matches("^ztrain %d+%.%d+%.%d+\n$", out)
+  end)
+
+  it("refuses what it does not know, and suggests", function()
+    for arguments, text in pairs {
+      ["--devise cpu x.lua"] = "unknown option '--devise'; did you mean '--device'?",
+      ["--device_memroy 1 x.lua"] = "did you mean '--device-memory'?",
+      ["--qqqqqqqqqq"] = "unknown option '--qqqqqqqqqq'; see",
+      ["--device"] = "option '--device' needs a value",
+      ["--debug=1 x.lua"] = "takes no value",
+      ["--device-memory 12x x.lua"] = "'12x' is not a size",
+      ["--device-memory -1GiB x.lua"] = "'-1GiB' is not a size",
+      ["--device-memory 5Gi x.lua"] = "'5Gi' is not a size",
+      [""] = "a recipe is missing",
+    } do
+      local status, out, err = run(arguments)
+      assert.are.same({2, ""}, {status, out})
+      assert.is_truthy(err:find(text, 1, true), err)
+      assert.matches("^ztrain: [^\n]*\n$", err)
+    end
+    local status, _, err = run(folder .. "/missing.lua")
+    assert.are.equal(1, status)
+    assert.matches("^ztrain: cannot read .*missing.lua: No such file", err)
+    status, _, err = recipe("", "", "--device abacus")
+    assert.are.equal(1, status)
+    assert.matches("abacus.*cpu", err)
+  end)
+
+  it("keeps the device's memory within the budget", function()
+    local text = "require('ztrain.core').zeros(1 << 25)" -- 128 MiB
+    for _, size in ipairs {"100MiB", "0.1GB", "100000KiB", "100000000"} do
+      local status, _, err = recipe(text, "", "--device_memory=" .. size)
+      assert.are.equal(1, status)
+      assert.matches("recipe.lua:1: .*128%.0 MiB", err)
+    end
+    assert.are.equal(0, (recipe(text, "", "--device-memory 1GiB")))
+  end)
+
+  it("runs only source text", function()
+    local status, _, err = run(write("recipe.luac", string.dump(function() end)))
+    assert.are.equal(1, status)
+    assert.matches("^ztrain: .*recipe.luac: is precompiled Lua; ztrain runs only source text\n$", err)
+  end)
+
+  it("knows no undeclared variables", function()
+    local _, _, err = recipe("print(nope)")
+    assert.matches("recipe.lua:1: variable 'nope' is not declared\n$", err)
+    _, _, err = recipe("nope = 1")
+    assert.matches("recipe.lua:1: variable 'nope' is not declared; write 'local' before it\n$", err)
+  end)
+
+  it("stops at a signal with 128 + its number", function()
+    write("loop.lua", "io.stdout:write('ready\\n'):flush()\nwhile true do end")
+    for name, status in pairs {INT = 130, TERM = 143} do -- a shell's background jobs ignore SIGINT
+      local start = "env --default-signal=INT %s %s/loop.lua & sleep 0.3; kill -%s $!; wait $!"
+      local got, out, err = shell(start:format(ztrain, folder, name))
+      assert.are.same({status, "ready\n"}, {got, out})
+      assert.are.equal(("ztrain: %s/loop.lua:2: stopped by SIG%s\n"):format(folder, name), err)
+    end
+  end)
+
+  it("leaves an ignored SIGINT ignored", function()
+    write("once.lua", "local n = 0\nfor i = 1, 5e7 do n = n + i end\nprint('done')")
+    local status, out = shell(("%s %s/once.lua & sleep 0.1; kill -INT $!; wait $!"):format(ztrain, folder))
+    assert.are.same({0, "done\n"}, {status, out})
+  end)
+
+  it("lets a training loop look for signals, and ends at once at the second", function()
+    local text = [[
+      local core = require "ztrain.core"
+      core.stop_signal(true)
+      local n = 0
+      while not core.stop_signal() do n = n + 1 end
+      print("stopped in good order by " .. core.stop_signal())
+      if ... then while true do end end]]
+    write("loop.lua", text)
+    local start = "%s %s/loop.lua %s & pid=$!; sleep 0.3; kill -TERM $pid; %s wait $pid"
+    local status, out = shell(start:format(ztrain, folder, "", ""))
+    assert.are.same({143, "stopped in good order by 15\n"}, {status, out})
+    assert.are.equal(143, (shell(start:format(ztrain, folder, "on", "sleep 0.3; kill -TERM $pid;"))))
+  end)
+
+  it("fails where its output cannot be written", function()
+    local status, _, err = shell(("%s %s >/dev/full"):format(ztrain, write("recipe.lua", "print(1)")))
+    assert.are.equal(1, status)
+    assert.matches("standard output: No space left", err)
+  end)
+end)
+
+describe("a stock lua5.4", function()
+  it("gets no globals from ztrain.core", function()
+    local before = {}
+    for name in pairs(_G) do before[name] = true end
+    require "ztrain.core"
+    for name in pairs(_G) do assert.is_true(before[name], name) end
+  end)
+end)
