@@ -63,7 +63,7 @@ local choices = {
 }
 
 local function check_choice(who, name, value, valid)
-  if value and not valid[value] then util.unknown(who .. ": " .. name, value, util.keys(valid)) end
+  if value and not valid[value] then util.unknown(who, name, value, util.keys(valid)) end
 end
 
 local function check_count(who, o, name)
