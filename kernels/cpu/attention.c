@@ -45,6 +45,9 @@ typedef struct scratch {
 
 static size_t padded(int64_t count) { return ((size_t)count + PAD - 1) / PAD * PAD; }
 
+/* A row stride that is not a power of 2, so that rows do not meet in the same cache sets. */
+static size_t row_length(int64_t count) { return padded(count) + PAD; }
+
 static void *take(char *base, size_t *used, size_t nbytes) {
   size_t at = *used;
   *used += (nbytes + 63) / 64 * 64;
@@ -53,7 +56,7 @@ static void *take(char *base, size_t *used, size_t nbytes) {
 
 /* Lays 's' out from 'base' (NULL: only counts); returns the bytes. */
 static size_t plan_scratch(scratch *s, char *base, zt_dtype t, const zt_attention *a, bool backward) {
-  size_t used = 0, each = zt_dtype_nbytes(zt_dtype_stat(t)), n_k = padded(a->n_k);
+  size_t used = 0, each = zt_dtype_nbytes(zt_dtype_stat(t)), n_k = row_length(a->n_k);
   bool converts = t != zt_dtype_stat(t);
   size_t block = converts ? QUERIES * (size_t)a->head_dim * each : 0,
          head = converts ? n_k * (size_t)a->head_dim * each : 0;

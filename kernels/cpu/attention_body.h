@@ -103,7 +103,7 @@ static T S(softmax_row)(const attention_call *c, const scratch *w, const S(head)
 static bool S(forward_block)(const attention_call *c, const scratch *w, const S(head) * head, int64_t first) {
   const zt_attention *a = c->a;
   size_t n = n_queries(a, first), width = n_visible(a, first + (int64_t)n - 1), cols = (size_t)a->head_dim;
-  int64_t ldq, ldo, ld = (int64_t)padded(a->n_k);
+  int64_t ldq, ldo, ld = (int64_t)row_length(a->n_k);
   T *x = w->scores, factor[QUERIES];
   const T *q =
       S(load)(c->t, row_of(c->t, c->q, a->q_stride, head->b, head->h, first), n, cols, a->q_stride[1], w->q, &ldq);
@@ -192,7 +192,7 @@ static bool S(backward_block)(const attention_call *c, const scratch *w, const S
                               T *gv, int64_t ldgv, int64_t first) {
   const zt_attention *a = c->a;
   const zt_dtype t = c->t;
-  const int64_t b = head->b, h = head->h, ld = (int64_t)padded(a->n_k);
+  const int64_t b = head->b, h = head->h, ld = (int64_t)row_length(a->n_k);
   size_t n = n_queries(a, first), width = n_visible(a, first + (int64_t)n - 1), cols = (size_t)a->head_dim;
   int64_t ldq, ldgout, ldout, ldgq;
   T *x = w->scores, *g = w->gscores;
