@@ -200,7 +200,7 @@ end
 
 local function as_set(ids)
   local set = {}
-  for _, id in ipairs(type(ids) == "table" and ids or {ids}) do set[id] = true end
+  for _, id in ipairs(ids) do set[id] = true end
   return set
 end
 
@@ -212,10 +212,9 @@ local function choose(logits, o, forbidden)
 end
 
 local function run(model, input_ids, o)
-  local is_eos = as_set(o.eos_token_id)
-  if o.pad_token_id == nil then
-    o.pad_token_id = type(o.eos_token_id) == "table" and o.eos_token_id[1] or o.eos_token_id
-  end
+  local end_ids = type(o.eos_token_id) == "table" and o.eos_token_id or {o.eos_token_id}
+  local is_eos = as_set(end_ids)
+  o.pad_token_id = o.pad_token_id or end_ids[1]
   local state = new_generation(model, as_ids(input_ids), o, is_eos)
   local ends, n_new, finished = end_mask(is_eos, model.config.vocab_size), 0, false
   while state.length < state.room and not finished do
