@@ -96,7 +96,8 @@ zt_status zt_json_add_string(zt_buffer *b, const char *text, size_t nbytes) {
 
 zt_status zt_json_add_real(zt_buffer *b, double value) {
   char text[40];
-  if (!isfinite(value)) return zt_fail(ZT_INVALID, "JSON has no number for %g", value);
+  if (!isfinite(value))
+    return zt_fail(ZT_INVALID, "JSON has no number for %s", isnan(value) ? "NaN" : value > 0 ? "infinity" : "-infinity");
   for (int digits = 15; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, value);
     if (strtod(text, NULL) == value) break;
