@@ -22,8 +22,9 @@ static int unary(lua_State *L, zt_unary_fn fn) {
   U(log, zt_log_)                                                                                      \
   U(sqrt, zt_sqrt)                                                                                     \
   U(rsqrt, zt_rsqrt)                                                                                   \
-  U(tanh, zt_tanh) U(sigmoid, zt_sigmoid) U(relu, zt_relu) U(gelu, zt_gelu) U(gelu_tanh, zt_gelu_tanh) \
-      U(silu, zt_silu) U(copy, zt_copy)
+  U(tanh, zt_tanh)                                                                                     \
+  U(sigmoid, zt_sigmoid) U(relu, zt_relu) U(gelu, zt_gelu) U(gelu_tanh, zt_gelu_tanh) U(silu, zt_silu) \
+      U(copy, zt_copy)
 #define UNARY_FUNCTION(name, fn) \
   static int l_##name(lua_State *L) { return unary(L, fn); }
 UNARY_FUNCTIONS(UNARY_FUNCTION)
@@ -354,6 +355,7 @@ typedef zt_status (*zt_join_fn)(zt_ctx *, zt_tensor **, zt_tensor *const[], int,
 /* 'extra': dimensions that the result has over those of the parts. */
 static int join(lua_State *L, zt_join_fn fn, int extra) {
   int n;
+  lua_settop(L, 2);
   zt_tensor **list = zt_check_tensors(L, 1, &n);
   zt_ctx *c = zt_lua_ctx(L);
   int dim = n ? zt_arg_dim(L, 2, list[0]->ndim + extra, 1) : 0;

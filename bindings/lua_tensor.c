@@ -394,7 +394,8 @@ static int t_hash(lua_State *L) {
 
 /* --- printing */
 
-enum { SHOWN_WHOLE = 8, SHOWN_EDGE = 3 }; /* longer dimensions show this many at either end */
+/* A dimension longer than twice this and 2 shows so many at either end: three in the last two, one before them. */
+static int64_t shown_edge(const zt_tensor *t, int depth) { return depth + 2 < t->ndim ? 1 : 3; }
 
 typedef struct zt_print {
   luaL_Buffer out;
@@ -423,13 +424,13 @@ static void print_nest(zt_print *p, int depth, size_t at, size_t block) {
     print_element(p, at);
     return;
   }
-  int64_t n = p->t->shape[depth];
+  int64_t n = p->t->shape[depth], edge = shown_edge(p->t, depth);
   luaL_addchar(&p->out, '{');
   for (int64_t i = 0; i < n; i++) {
     if (i) print_gap(p, depth);
-    if (n > SHOWN_WHOLE && i == SHOWN_EDGE) {
+    if (n > 2 * edge + 2 && i == edge) {
       luaL_addstring(&p->out, "...");
-      i = n - SHOWN_EDGE - 1;
+      i = n - edge - 1;
     } else {
       print_nest(p, depth + 1, at + (size_t)i * (block / (size_t)n), block / (size_t)n);
     }

@@ -21,7 +21,8 @@ describe("autograd (ZT_SEED=" .. seed .. ")", function()
     assert.are.same({2, 4, 6}, w.grad:totable())
     w:sum():backward(nil, {seed = 10})
     assert.are.same({12, 14, 16}, w.grad:totable())
-    (w * 2):backward(core.tensor {1, 0, 1})
+    local y = w * 2
+    y:backward(core.tensor {1, 0, 1})
     assert.are.same({14, 14, 18}, w.grad:totable())
   end)
 
@@ -148,7 +149,8 @@ describe("optimizers", function()
     local optim = core.optim "sgd"
     assert.are.equal(1, optim:add(a, 1))
     assert.are.equal(2, optim:add(b, 2))
-    (a * 3 + b * 5):sum():backward()
+    local y = a * 3 + b * 5
+    y:sum():backward()
     optim:step(1, {lr = 0.5})
     optim:step(2, {lr = 0.25, grad_scale = 2})
     assert.are.same({-0.5, -1.5}, {a:item(), b:item()})
@@ -164,11 +166,11 @@ describe("optimizers", function()
       w.grad = core.full({3}, 0.5)
       optim:step(1, {lr = 0.1})
     end
-    local w, v = core.randn(3):requires_grad_(), nil
+    local w = core.randn(3):requires_grad_()
     local optim = core.optim "adamw"
     optim:add(w, 1)
     one_step(optim, w)
-    v = w:detach():copy():requires_grad_()
+    local v = w:detach():copy():requires_grad_()
     local other = core.optim "adamw"
     other:add(v, 1)
     other:set_state(1, optim:state(1))
