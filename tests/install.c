@@ -5,7 +5,7 @@
 static zt_status gradient_of_squares(zt_ctx *c, const float x_values[3], float grad_values[3]) {
   zt_tensor *x = NULL, *square = NULL, *sum = NULL;
   zt_status st;
-  ZT_TRY_GOTO(zt_tensor_from(c, &x, ZT_FLOAT32, 1, (const int64_t[]){3}, x_values), done);
+  ZT_TRY_GOTO(zt_tensor_from(c, &x, ZT_F32, 1, (const int64_t[]){3}, x_values), done);
   x->requires_grad = true;
   ZT_TRY_GOTO(zt_mul(c, &square, x, x), done);
   ZT_TRY_GOTO(zt_sum(c, &sum, square, ZT_ALL_DIMS, false), done);

@@ -47,11 +47,11 @@ static void a_leaf_used_twice_gets_the_sum(void **state) {
   OK(zt_mul(c, &y, x, x));
   OK(zt_add(c, &z, y, x)); /* x^2 + x */
   OK(zt_backward(c, z, NULL, 1));
-  assert_double_equal(item(c, x->grad), 7, 0);
+  assert_true(item(c, x->grad) == 7);
   zt_tensor *again;
   OK(zt_mul(c, &again, x, x));
   OK(zt_backward(c, again, NULL, 10)); /* gradients add up; the seed scales */
-  assert_double_equal(item(c, x->grad), 7 + 60, 0);
+  assert_true(item(c, x->grad) == 7 + 60);
   free_all((zt_tensor *[]){x, y, z, again}, 4);
   assert_int_equal(zt_tape_length(c), 0);
   assert_int_equal(zt_pool_get_stats(zt_ctx_pool(c)).used_nbytes, 0);
@@ -81,13 +81,13 @@ static void backward_frees_as_it_goes_and_runs_once(void **state) {
   OK(zt_mul(c, &y, x, x));
   OK(zt_mul(c, &z, y, y));
   OK(zt_backward(c, z, NULL, 1));
-  assert_double_equal(item(c, x->grad), 32, 0);
+  assert_true(item(c, x->grad) == 32);
   assert_int_equal(zt_backward(c, z, NULL, 1), ZT_STATE);
   assert_non_null(strstr(zt_message(), "freed by an earlier backward"));
   zt_tensor *w;
   OK(zt_add(c, &w, y, x)); /* a part of it is spent */
   assert_int_equal(zt_backward(c, w, NULL, 1), ZT_STATE);
-  assert_double_equal(item(c, x->grad), 32, 0);
+  assert_true(item(c, x->grad) == 32);
   assert_int_equal(x->n_uses, 0);
   free_all((zt_tensor *[]){x, y, z, w}, 4);
   zt_ctx_free(c);
@@ -145,7 +145,7 @@ static void a_gradient_is_final_after_its_last_use(void **state) {
   OK(zt_mul(c, &z, y, tied)); /* tied^2 x */
   OK(zt_backward(c, z, NULL, 1));
   assert_int_equal(f.count, 2); /* once each */
-  for (int i = 0; i < 2; i++) assert_double_equal(f.grad[i], f.leaf[i] == tied ? 12 : 9, 0);
+  for (int i = 0; i < 2; i++) assert_true(f.grad[i] == (f.leaf[i] == tied ? 12 : 9));
   free_all((zt_tensor *[]){tied, x, y, z}, 4);
   zt_ctx_free(c);
 }

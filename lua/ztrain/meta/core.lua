@@ -68,6 +68,8 @@ function Tensor:hash() end
 function Tensor:requires_grad_(on) end
 ---without arguments: whether a gradient flows to it @return boolean
 function Tensor:requires_grad() end
+---whether it was made, not computed from what a gradient flows to @return boolean
+function Tensor:is_leaf() end
 ---@param grad? Tensor @param opts? {seed: number}
 function Tensor:backward(grad, opts) end
 ---same bytes, no history

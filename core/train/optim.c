@@ -1,0 +1,184 @@
+#include "core/train/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/base/mem.h"
+#include "core/tensor/op.h"
+
+typedef struct entry {
+  zt_tensor *param;
+  int group;
+  int64_t steps;
+  zt_tensor *m, *v;
+} entry;
+
+struct zt_optim {
+  zt_ctx *c;
+  zt_optim_kind kind;
+  entry *entries;
+  int count, capacity;
+};
+
+zt_status zt_optim_new(zt_ctx *c, zt_optim_kind kind, zt_optim **out) {
+  *out = zt_calloc(1, sizeof **out);
+  ZT_CHECK_ALLOC(*out);
+  (*out)->c = c, (*out)->kind = kind;
+  return ZT_OK;
+}
+
+void zt_optim_free(zt_optim *o) {
+  if (!o) return;
+  for (int i = 0; i < o->count; i++) {
+    zt_tensor_release(o->entries[i].param);
+    zt_tensor_release(o->entries[i].m);
+    zt_tensor_release(o->entries[i].v);
+  }
+  zt_free(o->entries);
+  zt_free(o);
+}
+
+static zt_status check_param(const zt_optim *o, const zt_tensor *param) {
+  if (param->dtype != ZT_F32 && param->dtype != ZT_F64)
+    return zt_fail(ZT_DTYPE, "optimizers step float32 and float64 parameters, this one is %s %s",
+                   zt_dtype_name(param->dtype), zt_shape_text(param));
+  if (param->node || !zt_tensor_is_contiguous(param))
+    return zt_fail(ZT_INVALID, "a parameter is a contiguous leaf, the tensor %s was computed", zt_shape_text(param));
+  for (int i = 0; i < o->count; i++)
+    if (o->entries[i].param == param)
+      return zt_fail(ZT_INVALID, "the parameter %s is in the optimizer already, as number %d", zt_shape_text(param),
+                     i + 1);
+  return ZT_OK;
+}
+
+zt_status zt_optim_add(zt_optim *o, zt_tensor *param, int group, int *index) {
+  ZT_TRY(check_param(o, param));
+  if (o->count == o->capacity) {
+    int capacity = o->capacity ? 2 * o->capacity : 64;
+    entry *entries = zt_realloc(o->entries, (size_t)capacity * sizeof *entries);
+    ZT_CHECK_ALLOC(entries);
+    o->entries = entries, o->capacity = capacity;
+  }
+  *index = o->count;
+  o->entries[o->count++] = (entry){.param = zt_tensor_retain(param), .group = group};
+  return ZT_OK;
+}
+
+static bool needs_m(const zt_optim *o, const zt_hyper *h) { return o->kind != ZT_OPTIM_SGD || h->momentum != 0; }
+static bool needs_v(const zt_optim *o) { return o->kind == ZT_OPTIM_ADAM || o->kind == ZT_OPTIM_ADAMW; }
+
+static zt_status state_new(zt_ctx *c, const zt_tensor *param, zt_tensor **state) {
+  if (*state) return ZT_OK;
+  zt_mem_kind was = zt_ctx_set_mem_kind(c, ZT_MEM_OPTIMIZER);
+  zt_status st = zt_tensor_zeros(c, state, param->dtype, param->ndim, param->shape);
+  zt_ctx_set_mem_kind(c, was);
+  return st;
+}
+
+/* Everything that may fail comes before the first write. */
+static zt_status prepare(zt_optim *o, entry *e, const zt_hyper *h) {
+  if (!zt_tensor_same_shape(e->param->grad, e->param))
+    return zt_fail(ZT_SHAPE, "the gradient is %s, its parameter %s", zt_shape_text(e->param->grad),
+                   zt_shape_text(e->param));
+  if (needs_m(o, h)) ZT_TRY(state_new(o->c, e->param, &e->m));
+  return needs_v(o) ? state_new(o->c, e->param, &e->v) : ZT_OK;
+}
+
+/* Per-step constants, in double; beta^t by pow as torch.optim has it. */
+static zt_optim_step constants(const zt_optim *o, const entry *e, const zt_hyper *h) {
+  zt_optim_step s = {.grad_scale = h->grad_scale,
+                     .lr = h->lr,
+                     .weight_decay = h->weight_decay,
+                     .beta1 = h->beta1,
+                     .beta2 = h->beta2,
+                     .eps = h->eps,
+                     .decoupled = o->kind == ZT_OPTIM_ADAMW,
+                     .momentum = h->momentum,
+                     .dampening = h->dampening,
+                     .nesterov = h->nesterov,
+                     .first = e->steps == 0};
+  double t = (double)(e->steps + 1);
+  s.step_size = h->lr / (1 - pow(h->beta1, t));
+  s.bias2_sqrt = sqrt(1 - pow(h->beta2, t));
+  return s;
+}
+
+static zt_status step_one(zt_optim *o, entry *e, const zt_tensor *grad, const zt_hyper *h) {
+  const zt_kernels *k = zt_k(o->c);
+  zt_stream *s = zt_s(o->c);
+  zt_optim_step step = constants(o, e, h);
+  zt_dtype t = e->param->dtype, tg = grad->dtype;
+  size_t count = (size_t)zt_tensor_count(e->param);
+  void *p = zt_tensor_data(e->param), *m = e->m ? zt_tensor_data(e->m) : NULL;
+  const void *g = zt_tensor_data(grad);
+  e->param->storage->version++;
+  e->steps++;
+  switch (o->kind) {
+    case ZT_OPTIM_SGD:
+      return k->optim_sgd(s, t, tg, p, h->momentum != 0 ? m : NULL, g, &step, count);
+    case ZT_OPTIM_LION:
+      return k->optim_lion(s, t, tg, p, m, g, &step, count);
+    default:
+      return k->optim_adam(s, t, tg, p, m, zt_tensor_data(e->v), g, &step, count);
+  }
+}
+
+static bool takes_part(const entry *e, int group) { return e->group == group && e->param->grad; }
+
+zt_status zt_optim_step_group(zt_optim *o, int group, const zt_hyper *h) {
+  zt_status st = ZT_OK;
+  zt_tensor **grads = zt_calloc((size_t)o->count, sizeof *grads);
+  ZT_CHECK_ALLOC(grads);
+  for (int i = 0; i < o->count && st == ZT_OK; i++) {
+    entry *e = &o->entries[i];
+    if (!takes_part(e, group)) continue;
+    st = prepare(o, e, h);
+    if (st == ZT_OK) st = zt_contiguous(o->c, e->param->grad, &grads[i]);
+  }
+  for (int i = 0; i < o->count && st == ZT_OK; i++)
+    if (grads[i]) st = step_one(o, &o->entries[i], grads[i], h);
+  for (int i = 0; i < o->count; i++) zt_tensor_release(grads[i]);
+  zt_free(grads);
+  return zt_wrap(st, "optimizer step");
+}
+
+void zt_optim_zero_grad(zt_optim *o) {
+  for (int i = 0; i < o->count; i++) {
+    zt_tensor_release(o->entries[i].param->grad);
+    o->entries[i].param->grad = NULL;
+  }
+}
+
+void zt_optim_get_state(const zt_optim *o, int index, int64_t *steps, zt_tensor **m, zt_tensor **v) {
+  const entry *e = &o->entries[index];
+  *steps = e->steps, *m = e->m, *v = e->v;
+}
+
+/* A copy of 'source' in the parameter's dtype and the optimizer's memory, into *state. */
+static zt_status state_copy(zt_ctx *c, const zt_tensor *param, const zt_tensor *source, zt_tensor **state) {
+  *state = NULL;
+  if (!source) return ZT_OK;
+  if (!zt_tensor_same_shape(source, param))
+    return zt_fail(ZT_SHAPE, "optimizer state %s, parameter %s", zt_shape_text(source), zt_shape_text(param));
+  ZT_TRY(state_new(c, param, state));
+  zt_status st = zt_copy_(c, *state, source);
+  if (st != ZT_OK) zt_tensor_release(*state), *state = NULL;
+  return st;
+}
+
+zt_status zt_optim_set_state(zt_optim *o, int index, int64_t steps, zt_tensor *m, zt_tensor *v) {
+  if (index < 0 || index >= o->count)
+    return zt_fail(ZT_INVALID, "parameter %d of an optimizer of %d", index + 1, o->count);
+  entry *e = &o->entries[index];
+  zt_tensor *new_m, *new_v;
+  ZT_TRY(state_copy(o->c, e->param, m, &new_m));
+  zt_status st = state_copy(o->c, e->param, v, &new_v);
+  if (st != ZT_OK) {
+    zt_tensor_release(new_m);
+    return st;
+  }
+  zt_tensor_release(e->m);
+  zt_tensor_release(e->v);
+  e->steps = steps, e->m = new_m, e->v = new_v;
+  return ZT_OK;
+}
