@@ -77,7 +77,7 @@ end
 
 local function as_ids(input_ids)
   if util.is_tensor(input_ids) then return input_ids:dim() == 1 and input_ids:reshape(1, -1) or input_ids end
-  if type(input_ids) ~= "table" then util.raise("generate: input_ids must be a tensor or a table of ids") end
+  if type(input_ids) ~= "table" then util.raise("input_ids must be a tensor or a table of ids") end
   local rows = type(input_ids[1]) == "table" and input_ids or {input_ids}
   return core.tensor(rows, {dtype = "int64"})
 end
@@ -137,10 +137,10 @@ end
 local function new_generation(model, ids, o, is_eos)
   local B, T = ids:size()
   local room = o.max_new_tokens and T + o.max_new_tokens or o.max_length or 20
-  if room <= T then util.raise("generate: the prompt of %d tokens leaves no room within max_length %d", T, room) end
+  if room <= T then util.raise("the prompt of %d tokens leaves no room within max_length %d", T, room) end
   local n_positions = model.config.n_positions
   if room - 1 > n_positions then
-    util.raise("generate: %d tokens and %d new ones are more than n_positions %d", T, room - T, n_positions)
+    util.raise("%d tokens and %d new ones are more than n_positions %d", T, room - T, n_positions)
   end
   local self = setmetatable({length = T, room = room, finished = {}}, Generation)
   self.ids = core.full({B, room}, o.pad_token_id or 0, {dtype = "int64"})
