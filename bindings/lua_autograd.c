@@ -22,6 +22,11 @@ static int t_requires_grad(lua_State *L) {
   return 1;
 }
 
+static int t_is_leaf(lua_State *L) {
+  lua_pushboolean(L, !zt_check_tensor(L, 1)->node);
+  return 1;
+}
+
 static int t_backward(lua_State *L) {
   static const char *const names[] = {"seed", NULL};
   zt_tensor *t = zt_check_tensor(L, 1), *grad = zt_opt_tensor(L, 2);
@@ -210,6 +215,7 @@ static const luaL_Reg functions[] = {
 static const luaL_Reg methods[] = {
     {"requires_grad_", t_requires_grad_},
     {"requires_grad", t_requires_grad},
+    {"is_leaf", t_is_leaf},
     {"backward", t_backward},
     {"detach", t_detach},
     {NULL, NULL},

@@ -10,13 +10,10 @@ local args = zt.args({
   {"train_file", nil, "text to train on"},
   {"validation_file", nil, "text to evaluate on; else a part of train_file is kept for it"},
   {"validation_split_percentage", 5, "that part"},
-  {"per_device_eval_batch_size", 8},
+  {"per_device_eval_batch_size", 8}, {"max_grad_norm", 1.0}, {"seed", 42}, {"logging_steps", 10},
   {"num_train_epochs", 1},
   {"max_train_steps", nil, "instead of num_train_epochs", type = "integer"},
-  {"max_grad_norm", 1.0},
   {"gradient_checkpointing", false, "less memory for more time"},
-  {"seed", 42},
-  {"logging_steps", 10},
   {"output_dir", "out/gpt_xl_stage3"},
 }, {about = "Trains a GPT-2 on text.", presets = {
   tiny = {n_layer = 3, n_embd = 192, n_head = 6, vocab_size = 2048, block_size = 128,
@@ -45,13 +42,14 @@ else
   valid_set, train_set = zt.data.split(train_set, args.validation_split_percentage / 100)
 end
 local model
+local options = {gradient_checkpointing = args.gradient_checkpointing}
 if args.model_name_or_path then
-  model = zt.models.from_pretrained(args.model_name_or_path, {gradient_checkpointing = args.gradient_checkpointing})
+  model = zt.models.from_pretrained(args.model_name_or_path, options)
 else
   local config = {model_type = "gpt2", n_layer = args.n_layer, n_embd = args.n_embd, n_head = args.n_head}
   local eos = tokenizer.eos_token_id
-  model = zt.models.from_config(args.config_name or config, {gradient_checkpointing = args.gradient_checkpointing,
-    config = {vocab_size = tokenizer.vocab_size, bos_token_id = eos, eos_token_id = eos}})
+  options.config = {vocab_size = tokenizer.vocab_size, bos_token_id = eos, eos_token_id = eos}
+  model = zt.models.from_config(args.config_name or config, options)
 end
 
 -- loaders, optimizer (biases and norms do not decay), schedule

@@ -10,10 +10,9 @@
 
 /* --- dropout: a group of words at a time */
 /* simd: y may be x, and is nothing else that overlaps it. */
-#define DROP(T, S)                                                                                       \
-  static void drop_##S(T *y, const T *x, const uint32_t *word, uint32_t last_kept, T scale, size_t n) {  \
-    _Pragma("omp simd")                                                                                  \
-    for (size_t i = 0; i < n; i++) y[i] = word[i] <= last_kept ? x[i] * scale : (T)0;                    \
+#define DROP(T, S)                                                                                        \
+  static void drop_##S(T *y, const T *x, const uint32_t *word, uint32_t last_kept, T scale, size_t n) {   \
+    _Pragma("omp simd") for (size_t i = 0; i < n; i++) y[i] = word[i] <= last_kept ? x[i] * scale : (T)0; \
   }
 DROP(float, f)
 DROP(double, d)
@@ -82,21 +81,21 @@ static inline void turn_d(uint32_t word, double *sine, double *cosine) {
 }
 
 /* The loops over a group's words; both make all of them. Box-Muller: a pair of words is a radius and an angle. */
-#define DRAW(T, S)                                                                                  \
-  static void uniform_##S(T *y, const uint32_t *word, double low, double high) {                    \
-    const T from = (T)low, width = (T)(high - low), below = nextafter##S((T)high, (T)low);          \
-    for (size_t i = 0; i < PHILOX_WORDS; i++) {                                                     \
-      T x = from + width * unit_##S(word[i]);                                                       \
-      y[i] = x < (T)high ? x : below; /* rounding may have reached it */                            \
-    }                                                                                               \
-  }                                                                                                 \
-  static void normal_##S(T *y, const uint32_t *word, double mean, double std) {                     \
-    for (size_t i = 0; i < PHILOX_WORDS; i += 2) {                                                  \
-      T sine, cosine, radius = sqrt##S((T)-2 * zt_log##S(positive_unit_##S(word[i])));              \
-      turn_##S(word[i + 1], &sine, &cosine);                                                        \
-      y[i] = (T)mean + (T)std * (radius * cosine);                                                  \
-      y[i + 1] = (T)mean + (T)std * (radius * sine);                                                \
-    }                                                                                               \
+#define DRAW(T, S)                                                                         \
+  static void uniform_##S(T *y, const uint32_t *word, double low, double high) {           \
+    const T from = (T)low, width = (T)(high - low), below = nextafter##S((T)high, (T)low); \
+    for (size_t i = 0; i < PHILOX_WORDS; i++) {                                            \
+      T x = from + width * unit_##S(word[i]);                                              \
+      y[i] = x < (T)high ? x : below; /* rounding may have reached it */                   \
+    }                                                                                      \
+  }                                                                                        \
+  static void normal_##S(T *y, const uint32_t *word, double mean, double std) {            \
+    for (size_t i = 0; i < PHILOX_WORDS; i += 2) {                                         \
+      T sine, cosine, radius = sqrt##S((T)-2 * zt_log##S(positive_unit_##S(word[i])));     \
+      turn_##S(word[i + 1], &sine, &cosine);                                               \
+      y[i] = (T)mean + (T)std * (radius * cosine);                                         \
+      y[i + 1] = (T)mean + (T)std * (radius * sine);                                       \
+    }                                                                                      \
   }
 #define sqrtd sqrt
 #define nextafterd nextafter

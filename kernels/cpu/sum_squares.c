@@ -15,19 +15,19 @@ static double add_lanes(double lane[LANES]) {
   return lane[0];
 }
 
-#define BLOCK_SQUARES(T, S)                                                                         \
-  static double block_squares_##S(const T *x, size_t n) {                                           \
-    double lane[LANES] = {0};                                                                       \
-    size_t i = 0;                                                                                   \
-    for (; i + LANES <= n; i += LANES)                                                              \
-      for (size_t j = 0; j < LANES; j++) lane[j] += (double)x[i + j] * (double)x[i + j];            \
-    for (size_t j = 0; i + j < n; j++) lane[j] += (double)x[i + j] * (double)x[i + j];              \
-    return add_lanes(lane);                                                                         \
-  }                                                                                                 \
-  static size_t first_bad_##S(const T *x, size_t n) {                                               \
-    size_t i = 0;                                                                                   \
-    while (i < n && isfinite(x[i])) i++;                                                            \
-    return i;                                                                                       \
+#define BLOCK_SQUARES(T, S)                                                              \
+  static double block_squares_##S(const T *x, size_t n) {                                \
+    double lane[LANES] = {0};                                                            \
+    size_t i = 0;                                                                        \
+    for (; i + LANES <= n; i += LANES)                                                   \
+      for (size_t j = 0; j < LANES; j++) lane[j] += (double)x[i + j] * (double)x[i + j]; \
+    for (size_t j = 0; i + j < n; j++) lane[j] += (double)x[i + j] * (double)x[i + j];   \
+    return add_lanes(lane);                                                              \
+  }                                                                                      \
+  static size_t first_bad_##S(const T *x, size_t n) {                                    \
+    size_t i = 0;                                                                        \
+    while (i < n && isfinite(x[i])) i++;                                                 \
+    return i;                                                                            \
   }
 BLOCK_SQUARES(float, f)
 BLOCK_SQUARES(double, d)

@@ -1,5 +1,5 @@
--- tokenizer.lua - text to what a model takes: ids with a mask, truncated and padded, one text or a batch. Option names are
--- transformers'. The ids come from core; see meta/core.lua for decode, token_to_id, save_pretrained and the rest.
+-- tokenizer.lua - text to what a model takes: ids with a mask, truncated and padded, one text or a batch. Option names
+-- are transformers'. The ids come from core; see meta/core.lua for decode, token_to_id, save_pretrained and the rest.
 local core = require "ztrain.core"
 local util = require "ztrain.util"
 
@@ -12,7 +12,8 @@ function M.from_pretrained(path) return core.tokenizer_load(path) end
 
 ---Learns a byte-level BPE from text files. Special tokens are the first ids; the first of them becomes bos and eos.
 ---@param files string|string[]
----@param opts? {vocab_size: integer?, min_frequency: integer?, special_tokens: string[]?} defaults: 30000, 2, "<|endoftext|>"
+---Defaults: vocab_size 30000, min_frequency 2, special_tokens {"<|endoftext|>"}.
+---@param opts? {vocab_size: integer?, min_frequency: integer?, special_tokens: string[]?}
 ---@return Tokenizer
 function M.train_bpe(files, opts)
   local o = util.options("tokenizer.train_bpe", opts,
@@ -63,7 +64,7 @@ local choices = {
 }
 
 local function check_choice(who, name, value, valid)
-  if value and not valid[value] then util.unknown(who .. ": " .. name, value, util.keys(valid)) end
+  if value and not valid[value] then util.unknown(who, name, value, util.keys(valid)) end
 end
 
 local function check_count(who, o, name)
@@ -100,10 +101,10 @@ local function encode_options(tok, who, given, is_batch)
   return o
 end
 
--- How many ids of a and of b stay so that both are `room` at most: tokenizers' rule, which shortens the longer one first.
+-- How many ids of a and of b stay so that both are `room` at most: tokenizers' rule, which shortens the longer first.
 local function longest_first(a, b, room)
-  local short, long = math.min(a, b), math.max(a, b)
-  long = short > room and short or math.max(short, room - short)
+  local short = math.min(a, b)
+  local long = short > room and short or math.max(short, room - short)
   if short + long > room then short, long = room // 2, room // 2 + room % 2 end
   if a > b then return long, short end
   return short, long
@@ -116,7 +117,8 @@ local function kept_lengths(o, a, b, room)
   local is_second = o.truncation == "only_second"
   local length = is_second and b or a
   if not length or length < over then
-    util.raise("%s: truncation to max_length %d would take %d ids off a text of %d", o.who, o.max_length, over, length or 0)
+    util.raise("%s: truncation to max_length %d would take %d ids off a text of %d", o.who, o.max_length, over,
+      length or 0)
   end
   if is_second then return a, b - over end
   return a - over, b
@@ -175,7 +177,8 @@ local function pad_rows(o, rows, types)
   for r, ids in ipairs(rows) do
     local n = o.padding and length - #ids or 0
     if n > 0 and not o.pad_token_id then
-      util.raise("%s: padding needs a pad token, this tokenizer has none (pad_token_id = tok.eos_token_id would do)", o.who)
+      util.raise("%s: padding needs a pad token, this tokenizer has none (pad_token_id = tok.eos_token_id would do)",
+        o.who)
     end
     masks[r] = pad_list(pad_list({}, #ids, 1), n, 0, o.padding_side)
     rows[r] = pad_list(ids, n, o.pad_token_id, o.padding_side)

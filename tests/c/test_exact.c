@@ -211,9 +211,9 @@ static void bad_values_are_counted(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing_is_zero),           cmocka_unit_test(one_value_comes_back),
-      cmocka_unit_test(whole_range),               cmocka_unit_test(rounding_and_cancellation),
-      cmocka_unit_test(many_additions_carry),      cmocka_unit_test(bad_values_are_counted),
+      cmocka_unit_test(nothing_is_zero),      cmocka_unit_test(one_value_comes_back),
+      cmocka_unit_test(whole_range),          cmocka_unit_test(rounding_and_cancellation),
+      cmocka_unit_test(many_additions_carry), cmocka_unit_test(bad_values_are_counted),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
 }
