@@ -24,8 +24,9 @@ static operand make_loop(int64_t a, int64_t b, int64_t c, const int mode[4]) {
   operand o = {.loop = {.ndim = 3, .shape = {a, b, c}}};
   for (int k = 0; k < 4; k++) {
     set_strides(&o.loop, k, mode[k], a, b, c);
-    o.extent[k] = a * b * c ? 1 : 0;
-    for (int d = 0; d < 3 && a * b * c; d++) o.extent[k] += (size_t)(o.loop.stride[k][d] * (o.loop.shape[d] - 1));
+    bool empty = a == 0 || b == 0 || c == 0;
+    o.extent[k] = empty ? 0 : 1;
+    for (int d = 0; d < 3 && !empty; d++) o.extent[k] += (size_t)(o.loop.stride[k][d] * (o.loop.shape[d] - 1));
   }
   return o;
 }
