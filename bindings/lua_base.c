@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bindings/lua_state.h"
+#include "bindings/lua_subjects.h"
 #include "bindings/nearest.h"
 
 const char zt_lua_error_key = 0, zt_lua_noted_key = 0, zt_lua_traceback_key = 0;
@@ -53,9 +54,7 @@ static int state_gc(lua_State *L) {
 static zt_lua *new_state(lua_State *L) {
   zt_lua *state = lua_newuserdatauv(L, sizeof *state, 0);
   *state = (zt_lua){.L = L};
-  zt_link_init(&state->scopes);
-  zt_link_init(&state->root.handles);
-  state->root.name = "";
+  zt_scopes_init(state);
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, state_gc);
   lua_setfield(L, -2, "__gc");
@@ -202,12 +201,7 @@ zt_tensor **zt_new_tensor(lua_State *L) {
   zt_lua *state = zt_lua_get(L);
   luaL_checkstack(L, 4, "too many tensors");
   push_collector(L, state);
-  zt_handle *handle = lua_newuserdatauv(L, sizeof *handle, 0);
-  *handle = (zt_handle){0};
-  zt_link_init(&handle->link);
-  luaL_setmetatable(L, ZT_TENSOR_CLASS);
-  zt_link_append(&zt_scope_current(state, L)->handles, &handle->link);
-  return &handle->tensor;
+  return &zt_handle_new(L, state)->tensor;
 }
 
 void zt_push_tensor(lua_State *L, zt_tensor *t) {
@@ -218,10 +212,11 @@ void zt_push_tensor(lua_State *L, zt_tensor *t) {
   }
 }
 
-bool zt_is_tensor(lua_State *L, int index) { return luaL_testudata(L, index, ZT_TENSOR_CLASS) != NULL; }
+bool zt_is_tensor(lua_State *L, int index) { return zt_handle_at(L, index) != NULL; }
 
 /* The tensor of a handle, or raises why it has none. */
 static zt_tensor *open_handle(lua_State *L, const zt_handle *handle) {
+  zt_lua_get(L); /* raises where the slot is gone, with all else */
   if (!handle->tensor && handle->freed_by)
     zt_lua_raise(L, "tensor was freed at the end of scope '%s'; return it or call :keep()", handle->freed_by);
   if (!handle->tensor) zt_lua_raise(L, "tensor was closed");
@@ -229,7 +224,7 @@ static zt_tensor *open_handle(lua_State *L, const zt_handle *handle) {
 }
 
 zt_tensor *zt_check_tensor(lua_State *L, int arg) {
-  zt_handle *handle = luaL_testudata(L, arg, ZT_TENSOR_CLASS);
+  zt_handle *handle = zt_handle_at(L, arg);
   if (!handle) zt_type_error(L, arg, "tensor");
   return open_handle(L, handle);
 }
@@ -242,7 +237,7 @@ zt_tensor **zt_check_tensors(lua_State *L, int arg, int *n) {
   zt_tensor **list = zt_new_buffer(L, (size_t)*n * sizeof *list);
   for (int i = 0; i < *n; i++) {
     lua_rawgeti(L, arg, i + 1);
-    zt_handle *handle = luaL_testudata(L, -1, ZT_TENSOR_CLASS);
+    zt_handle *handle = zt_handle_at(L, -1);
     if (!handle) {
       lua_pushfstring(L, "element %d: tensor expected, got %s", i + 1, luaL_typename(L, -1));
       zt_arg_error(L, arg, lua_tostring(L, -1));
@@ -299,17 +294,10 @@ static void release_box(void *box) {
   *(void **)box = NULL;
 }
 
-void **zt_new_box(lua_State *L) {
-  void **box = lua_newuserdatauv(L, sizeof *box, 0);
-  *box = NULL;
-  if (luaL_getmetatable(L, box_class) == LUA_TNIL) {
-    lua_pop(L, 1);
-    zt_new_class(L, box_class, NULL, release_box);
-    luaL_getmetatable(L, box_class);
-  }
-  lua_setmetatable(L, -2);
-  return box;
-}
+void **zt_new_box(lua_State *L) { return zt_new_object(L, box_class, sizeof(void *)); }
+
+static void open(lua_State *L) { zt_new_class(L, box_class, NULL, release_box); }
+const zt_lua_subject zt_lua_base = {NULL, NULL, open};
 
 /* --- arguments */
 
@@ -486,7 +474,7 @@ bool zt_option_boolean(lua_State *L, int arg, const char *name, bool otherwise) 
 
 zt_tensor *zt_option_tensor(lua_State *L, int arg, const char *name) {
   if (!get_option(L, arg, name)) return NULL;
-  zt_handle *handle = luaL_testudata(L, -1, ZT_TENSOR_CLASS);
+  zt_handle *handle = zt_handle_at(L, -1);
   if (!handle) option_error(L, name, "tensor");
   lua_pop(L, 1);
   return open_handle(L, handle);

@@ -16,15 +16,14 @@ static int unary(lua_State *L, zt_unary_fn fn) {
   return 1;
 }
 
-#define UNARY_FUNCTIONS(U)                                                                             \
-  U(neg, zt_neg)                                                                                       \
-  U(exp, zt_exp)                                                                                       \
-  U(log, zt_log_)                                                                                      \
-  U(sqrt, zt_sqrt)                                                                                     \
-  U(rsqrt, zt_rsqrt)                                                                                   \
-  U(tanh, zt_tanh)                                                                                     \
-  U(sigmoid, zt_sigmoid) U(relu, zt_relu) U(gelu, zt_gelu) U(gelu_tanh, zt_gelu_tanh) U(silu, zt_silu) \
-      U(copy, zt_copy)
+#define UNARY_FUNCTIONS(U) \
+  U(neg, zt_neg)           \
+  U(exp, zt_exp)           \
+  U(log, zt_log_)          \
+  U(sqrt, zt_sqrt)         \
+  U(rsqrt, zt_rsqrt)       \
+  U(tanh, zt_tanh)         \
+  U(sigmoid, zt_sigmoid) U(relu, zt_relu) U(gelu, zt_gelu) U(gelu_tanh, zt_gelu_tanh) U(silu, zt_silu) U(copy, zt_copy)
 #define UNARY_FUNCTION(name, fn) \
   static int l_##name(lua_State *L) { return unary(L, fn); }
 UNARY_FUNCTIONS(UNARY_FUNCTION)

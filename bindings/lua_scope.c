@@ -9,7 +9,37 @@ static const char names_key = 0; /* name -> true: scope names live on, for the m
 static const char skip_key = 0;  /* table -> true, weak: see zt_scope_skip */
 static const char scope_class[] = "ztrain.scope";
 
-/* --- lists */
+/* --- slots */
+
+void zt_scopes_init(zt_lua *state) {
+  zt_link_init(&state->scopes);
+  zt_link_init(&state->emptied);
+  zt_link_init(&state->free);
+  zt_link_init(&state->root.handles);
+  state->root.name = "";
+}
+
+static zt_status slots_new(zt_lua *state) {
+  zt_slots *slots = zt_malloc(sizeof *slots);
+  ZT_CHECK_ALLOC(slots);
+  slots->next = state->slots;
+  state->slots = slots;
+  for (size_t i = 0; i < sizeof slots->slot / sizeof *slots->slot; i++)
+    zt_link_append(&state->free, &slots->slot[i].link);
+  return ZT_OK;
+}
+
+/* Raises where there is no memory. */
+static void *slot_get(lua_State *L, zt_lua *state) {
+  if (zt_link_is_empty(&state->free)) zt_lua_try(L, slots_new(state));
+  zt_link *link = state->free.next;
+  zt_link_remove(link);
+  return link;
+}
+
+static void slot_put(zt_lua *state, zt_link *link) { zt_link_move(&state->free, link); }
+
+/* --- handles and their lists */
 
 static zt_scope *outer_scope(zt_lua *state, zt_link *from, lua_State *thread) {
   for (zt_link *link = from->prev; link != &state->scopes; link = link->prev)
@@ -24,53 +54,79 @@ const char *zt_scope_path(lua_State *L) {
   return state ? zt_scope_current(state, L)->name : "";
 }
 
-void zt_scope_keep(zt_lua *state, zt_handle *handle) {
-  zt_link_remove(&handle->link);
-  zt_link_append(&state->root.handles, &handle->link);
+zt_handle *zt_handle_at(lua_State *L, int index) {
+  zt_handle **userdata = luaL_testudata(L, index, ZT_TENSOR_CLASS);
+  return userdata ? *userdata : NULL;
 }
 
-static void empty_handle(zt_handle *handle, const char *freed_by) {
-  zt_link_remove(&handle->link);
+zt_handle *zt_handle_new(lua_State *L, zt_lua *state) {
+  zt_handle **userdata = zt_new_object(L, ZT_TENSOR_CLASS, sizeof *userdata);
+  zt_handle *handle = slot_get(L, state);
+  *handle = (zt_handle){0};
+  zt_link_append(&zt_scope_current(state, L)->handles, &handle->link);
+  return *userdata = handle;
+}
+
+void zt_handle_clear(zt_lua *state, zt_handle *handle) {
+  zt_link_move(&state->emptied, &handle->link);
   zt_tensor *tensor = handle->tensor;
   handle->tensor = NULL;
-  handle->freed_by = freed_by;
   zt_tensor_release(tensor);
+}
+
+/* A tensor's __close: the handle stays, to say what became of it. */
+static int handle_close(lua_State *L) {
+  zt_lua *state = zt_lua_peek(L);
+  zt_handle *handle = zt_handle_at(L, 1);
+  if (state && handle) zt_handle_clear(state, handle);
+  return 0;
+}
+
+/* Its __gc. */
+static int handle_gc(lua_State *L) {
+  zt_lua *state = zt_lua_peek(L);
+  zt_handle **userdata = lua_touserdata(L, 1);
+  if (state && *userdata) {
+    zt_handle_clear(state, *userdata);
+    slot_put(state, &(*userdata)->link);
+  }
+  *userdata = NULL;
+  return 0;
 }
 
 /* Closes an open scope: its handles move out, but those that are not marked with this end's number where 'release'. */
 static void close_scope(zt_lua *state, zt_scope *scope, bool release) {
   zt_scope *outer = outer_scope(state, &scope->link, scope->thread);
   zt_link_remove(&scope->link);
-  scope->state = NULL;
-  while (scope->handles.next != &scope->handles) {
+  while (!zt_link_is_empty(&scope->handles)) {
     zt_handle *handle = (zt_handle *)scope->handles.next;
     if (release && handle->reached != state->n_ends) {
-      empty_handle(handle, scope->name);
+      handle->freed_by = scope->name;
+      zt_handle_clear(state, handle);
     } else {
-      zt_link_remove(&handle->link);
-      zt_link_append(&outer->handles, &handle->link);
+      zt_link_move(&outer->handles, &handle->link);
     }
   }
+  slot_put(state, &scope->link);
 }
 
-static void clear_list(zt_link *list) {
-  while (list->next != list) empty_handle((zt_handle *)list->next, NULL);
+/* The __gc of a scope whose coroutine was dropped in the middle, or whose end failed. */
+static int scope_gc(lua_State *L) {
+  zt_lua *state = zt_lua_peek(L);
+  zt_scope **userdata = lua_touserdata(L, 1);
+  if (state && *userdata) close_scope(state, *userdata, false);
+  *userdata = NULL;
+  return 0;
 }
 
 void zt_scopes_clear(zt_lua *state) {
-  while (state->scopes.next != &state->scopes) {
-    zt_scope *scope = (zt_scope *)state->scopes.next;
-    clear_list(&scope->handles);
-    zt_link_remove(&scope->link);
-    scope->state = NULL;
+  while (!zt_link_is_empty(&state->scopes)) close_scope(state, (zt_scope *)state->scopes.next, false);
+  while (!zt_link_is_empty(&state->root.handles)) zt_handle_clear(state, (zt_handle *)state->root.handles.next);
+  for (zt_slots *slots = state->slots, *next; slots; slots = next) {
+    next = slots->next;
+    zt_free(slots);
   }
-  clear_list(&state->root.handles);
-}
-
-/* A scope whose coroutine was dropped in the middle, or whose end failed. */
-static void release_scope(void *object) {
-  zt_scope *scope = object;
-  if (scope->state) close_scope(scope->state, scope, false);
+  state->slots = NULL;
 }
 
 /* --- the walk. All that is found is a key of one table, and in the order of finding a value of it: the walk's queue. */
@@ -87,7 +143,7 @@ static bool is_container(int type) { return type == LUA_TTABLE || type == LUA_TF
 /* Marks a handle; queues anything else that may hold one, once. Pops the value. */
 static void find(zt_walk *w) {
   lua_State *L = w->L;
-  zt_handle *handle = luaL_testudata(L, -1, ZT_TENSOR_CLASS);
+  zt_handle *handle = zt_handle_at(L, -1);
   if (handle) handle->reached = w->mark;
   if (!handle && is_container(lua_type(L, -1))) {
     lua_pushvalue(L, -1);
@@ -166,7 +222,7 @@ static int mark_values(lua_State *L, int first, uint64_t mark) {
   int last = lua_gettop(L);
   bool plain = true;
   for (int i = first; i <= last; i++) {
-    zt_handle *handle = luaL_testudata(L, i, ZT_TENSOR_CLASS);
+    zt_handle *handle = zt_handle_at(L, i);
     if (handle) handle->reached = mark;
     if (!handle && is_container(lua_type(L, i))) plain = false;
   }
@@ -208,8 +264,9 @@ static const char *keep_name(lua_State *L, int name) {
 /* Pushes the scope. */
 static void open_scope(lua_State *L, zt_lua *state, int name) {
   const char *kept = keep_name(L, name);
-  zt_scope *scope = zt_new_object(L, scope_class, sizeof *scope);
-  *scope = (zt_scope){.name = kept, .thread = L, .state = state};
+  zt_scope **userdata = zt_new_object(L, scope_class, sizeof *userdata);
+  zt_scope *scope = *userdata = slot_get(L, state);
+  *scope = (zt_scope){.name = kept, .thread = L};
   zt_link_init(&scope->handles);
   zt_link_append(&state->scopes, &scope->link);
 }
@@ -218,11 +275,12 @@ static void open_scope(lua_State *L, zt_lua *state, int name) {
 static int finish(lua_State *L, int status, lua_KContext unused) {
   (void)unused;
   zt_lua *state = zt_lua_get(L);
-  zt_scope *scope = lua_touserdata(L, 2);
+  zt_scope **scope = lua_touserdata(L, 2);
   bool failed = status != LUA_OK && status != LUA_YIELD;
   state->n_ends++;
   if (!failed) failed = mark_values(L, 4, state->n_ends) != LUA_OK;
-  close_scope(state, scope, true);
+  close_scope(state, *scope, true);
+  *scope = NULL;
   return failed ? lua_error(L) : lua_gettop(L) - 3;
 }
 
@@ -240,13 +298,19 @@ int zt_scope_run(lua_State *L) {
 
 static int l_keep(lua_State *L) {
   zt_check_tensor(L, 1);
-  zt_scope_keep(zt_lua_get(L), lua_touserdata(L, 1));
+  zt_link_move(&zt_lua_get(L)->root.handles, &zt_handle_at(L, 1)->link);
   lua_settop(L, 1);
   return 1;
 }
 
 static void open(lua_State *L) {
-  zt_new_class(L, scope_class, NULL, release_scope);
+  static const luaL_Reg scope_meta[] = {{"__gc", scope_gc}, {NULL, NULL}};
+  static const luaL_Reg tensor_meta[] = {{"__gc", handle_gc}, {"__close", handle_close}, {NULL, NULL}};
+  luaL_newmetatable(L, scope_class);
+  luaL_setfuncs(L, scope_meta, 0);
+  luaL_newmetatable(L, ZT_TENSOR_CLASS);
+  luaL_setfuncs(L, tensor_meta, 0);
+  lua_pop(L, 2);
   lua_newtable(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &names_key);
   lua_newtable(L);

@@ -16,36 +16,56 @@ static inline void zt_link_remove(zt_link *link) {
   link->next->prev = link->prev;
   zt_link_init(link);
 }
+static inline bool zt_link_is_empty(const zt_link *list) { return list->next == list; }
 static inline void zt_link_append(zt_link *list, zt_link *link) {
   link->prev = list->prev;
   link->next = list;
   list->prev->next = link;
   list->prev = link;
 }
+static inline void zt_link_move(zt_link *list, zt_link *link) {
+  zt_link_remove(link);
+  zt_link_append(list, link);
+}
 
-/* A tensor's userdata. */
+/* What a tensor's userdata (a zt_handle **) points to. Handles and scopes stand in lists, so they are slots of core's
+** memory: where a finalizer fails because no memory is left, Lua drops the userdata without it, and a slot is still there
+** for its list to find. */
 typedef struct zt_handle {
-  zt_link link;         /* in its scope's list; first, so that the two convert */
+  zt_link link;         /* in its scope's list */
   zt_tensor *tensor;    /* owned; NULL: being made, closed, or freed by its scope */
   const char *freed_by; /* name of the scope that freed it; kept by the names table */
   uint64_t reached;     /* number of the last scope's end that found it reachable from what the scope returned */
 } zt_handle;
 
-/* A running core.scope; a userdata on its coroutine's stack, but for the root. Scopes of several coroutines may
-** interleave: a coroutine sees only its own, and the root. */
+/* A running core.scope; a userdata (a zt_scope **) on its coroutine's stack points to it, but for the root. Scopes of
+** several coroutines may interleave: a coroutine sees only its own, and the root. */
 typedef struct zt_scope {
   zt_link link;     /* in the list of open scopes, innermost last */
   zt_link handles;  /* what was made in it */
   const char *name; /* kept by the names table; "" for the root */
   lua_State *thread;
-  struct zt_lua *state; /* NULL once it is closed */
 } zt_scope;
+
+typedef union zt_slot {
+  zt_link link; /* first in all; in the list of free slots */
+  zt_handle handle;
+  zt_scope scope;
+} zt_slot;
+
+typedef struct zt_slots {
+  struct zt_slots *next;
+  zt_slot slot[64];
+} zt_slots;
 
 typedef struct zt_lua {
   zt_ctx *ctx;
   lua_State *L;    /* the coroutine that called last: where callbacks of core run */
   zt_link scopes;  /* open scopes, innermost last */
   zt_scope root;   /* tensors outside all scopes; not in the list */
+  zt_link emptied; /* handles whose scope freed their tensor, and those of closed variables */
+  zt_link free;    /* slots */
+  zt_slots *slots; /* owned */
   uint64_t n_ends; /* scopes that have ended */
   size_t gc_at;    /* bytes in use at which the next step of Lua's collector is due */
   bool has_error;  /* a callback met a Lua error, kept under zt_lua_error_key, and told core to fail */
@@ -67,12 +87,17 @@ extern const char zt_lua_traceback_key; /* the traceback of that message, where 
 int zt_lua_pcall(lua_State *L, int nargs);
 int zt_lua_on_error(lua_State *L); /* that message handler */
 
+zt_handle *zt_handle_at(lua_State *L, int index); /* NULL where it is not a tensor */
+/* Pushes the userdata of an empty handle in the innermost scope; raises. */
+zt_handle *zt_handle_new(lua_State *L, zt_lua *state);
+void zt_handle_clear(zt_lua *state, zt_handle *handle); /* releases its tensor */
+
 /* The innermost scope of L; the root if it has none. */
 zt_scope *zt_scope_current(zt_lua *state, lua_State *L);
 const char *zt_scope_path(lua_State *L); /* its name; "" outside of all, and where nothing is open */
 int zt_scope_run(lua_State *L);          /* core.scope(name, fn, ...) */
-void zt_scope_keep(zt_lua *state, zt_handle *handle);
-void zt_scopes_clear(zt_lua *state); /* empties all handles */
+void zt_scopes_init(zt_lua *state);
+void zt_scopes_clear(zt_lua *state); /* releases the tensors of all handles, and frees all slots */
 /* Tables that a scope's end does not walk into: libraries and the globals. Takes the table at the top, does not pop it. */
 void zt_scope_skip(lua_State *L);
 

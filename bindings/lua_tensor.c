@@ -439,10 +439,12 @@ static void print_nest(zt_print *p, int depth, size_t at, size_t block) {
 }
 
 static int t_tostring(lua_State *L) {
-  const zt_handle *handle = luaL_checkudata(L, 1, ZT_TENSOR_CLASS);
+  const zt_handle *handle = zt_handle_at(L, 1);
+  if (!handle) return zt_type_error(L, 1, "tensor");
+  zt_lua_get(L);
   if (!handle->tensor) {
-    lua_pushfstring(L, "tensor (freed%s%s)", handle->freed_by ? " at the end of scope " : "",
-                    handle->freed_by ? handle->freed_by : "");
+    const char *by = handle->freed_by;
+    lua_pushfstring(L, "tensor (freed%s%s)", by ? " at the end of scope " : "", by ? by : "");
     return 1;
   }
   const zt_tensor *t = handle->tensor;
@@ -505,16 +507,6 @@ static int t_newindex(lua_State *L) {
   return 0;
 }
 
-static int t_gc(lua_State *L) {
-  zt_handle *handle = lua_touserdata(L, 1);
-  zt_lua_peek(L);
-  zt_link_remove(&handle->link);
-  zt_tensor *tensor = handle->tensor;
-  handle->tensor = NULL;
-  zt_tensor_release(tensor);
-  return 0;
-}
-
 /* --- in place; all return self */
 
 static int self(lua_State *L, zt_status st) {
@@ -573,15 +565,9 @@ static int t_to(lua_State *L) {
 }
 
 static void open(lua_State *L) {
+  static const luaL_Reg meta[] = {{"__tostring", t_tostring}, {"__newindex", t_newindex}, {NULL, NULL}};
   luaL_newmetatable(L, ZT_TENSOR_CLASS);
-  lua_pushcfunction(L, t_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_pushcfunction(L, t_gc);
-  lua_setfield(L, -2, "__close");
-  lua_pushcfunction(L, t_tostring);
-  lua_setfield(L, -2, "__tostring");
-  lua_pushcfunction(L, t_newindex);
-  lua_setfield(L, -2, "__newindex");
+  luaL_setfuncs(L, meta, 0);
   luaL_getsubtable(L, -1, "methods");
   lua_pushcclosure(L, t_index, 1);
   lua_setfield(L, -2, "__index");

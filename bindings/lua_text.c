@@ -1,4 +1,5 @@
-/* lua_text.c - tokenizers from Lua: the Tokenizer class, to which ztrain/tokenizer.lua adds what is made of these parts. */
+/* lua_text.c - tokenizers from Lua: the Tokenizer class, to which ztrain/tokenizer.lua adds what is made of these
+** parts. */
 #include "bindings/lua_text.h"
 
 #include <stdio.h>
@@ -103,7 +104,8 @@ static const int64_t *list_ids(lua_State *L, int index, size_t *count) {
 
 static const int64_t *tensor_ids(lua_State *L, const zt_tensor *t, size_t *count) {
   if (t->ndim > 1 || (t->dtype != ZT_I64 && t->dtype != ZT_I32))
-    zt_lua_raise(L, "decode: one row of int64 or int32 ids expected, got %s of %s", zt_shape_text(t), zt_dtype_name(t->dtype));
+    zt_lua_raise(L, "decode: one row of int64 or int32 ids expected, got %s of %s", zt_shape_text(t),
+                 zt_dtype_name(t->dtype));
   *count = (size_t)zt_tensor_count(t);
   int64_t *ids = zt_new_buffer(L, *count * sizeof *ids);
   zt_lua_try(L, zt_tensor_read(zt_lua_ctx(L), t, ids));
@@ -134,8 +136,10 @@ static int t_decode(lua_State *L) {
 /* --- asking */
 
 static void push_id(lua_State *L, int64_t id) {
-  if (id < 0) lua_pushnil(L);
-  else lua_pushinteger(L, id);
+  if (id < 0)
+    lua_pushnil(L);
+  else
+    lua_pushinteger(L, id);
 }
 
 static int t_token_to_id(lua_State *L) {
@@ -149,8 +153,10 @@ static int t_token_to_id(lua_State *L) {
 static void push_bytes(lua_State *L, const zt_tokenizer *tok, int64_t id) {
   size_t nbytes;
   const char *bytes = zt_tokenizer_id_to_bytes(tok, id, &nbytes);
-  if (bytes) lua_pushlstring(L, bytes, nbytes);
-  else lua_pushnil(L);
+  if (bytes)
+    lua_pushlstring(L, bytes, nbytes);
+  else
+    lua_pushnil(L);
 }
 
 static int t_id_to_token(lua_State *L) {
@@ -221,8 +227,10 @@ static bool push_role_field(lua_State *L, const zt_tokenizer *tok, const char *n
   if (!is_id && strcmp(end, "_token") != 0) return false;
   snprintf(role, sizeof role, "%.*s", (int)(end - name), name);
   int64_t id = zt_tokenizer_special(tok, role);
-  if (is_id) push_id(L, id);
-  else push_bytes(L, tok, id);
+  if (is_id)
+    push_id(L, id);
+  else
+    push_bytes(L, tok, id);
   return true;
 }
 
@@ -232,16 +240,23 @@ static int t_index(lua_State *L) {
   const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
   lua_settop(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
-  if (strcmp(name, "vocab_size") == 0) lua_pushinteger(L, zt_tokenizer_vocab_size(tok));
-  else if (!push_role_field(L, tok, name)) lua_pushnil(L);
+  if (strcmp(name, "vocab_size") == 0)
+    lua_pushinteger(L, zt_tokenizer_vocab_size(tok));
+  else if (!push_role_field(L, tok, name))
+    lua_pushnil(L);
   return 1;
 }
 
-static const luaL_Reg methods[] = {
-    {"encode_ids", t_encode_ids},   {"decode", t_decode},   {"token_to_id", t_token_to_id},
-    {"id_to_token", t_id_to_token}, {"special", t_special}, {"save_pretrained", t_save_pretrained},
-    {"hash", t_hash},               {"template", t_template}, {"settings", t_settings},
-    {NULL, NULL}};
+static const luaL_Reg methods[] = {{"encode_ids", t_encode_ids},
+                                   {"decode", t_decode},
+                                   {"token_to_id", t_token_to_id},
+                                   {"id_to_token", t_id_to_token},
+                                   {"special", t_special},
+                                   {"save_pretrained", t_save_pretrained},
+                                   {"hash", t_hash},
+                                   {"template", t_template},
+                                   {"settings", t_settings},
+                                   {NULL, NULL}};
 
 static void open(lua_State *L) {
   zt_new_class(L, tokenizer_class, methods, release_tokenizer);

@@ -6,6 +6,7 @@
 enum { MAX_LENGTH = 63 };
 
 static char plain(char ch) { return ch == '-' ? '_' : ch; }
+static size_t greater(size_t a, size_t b) { return a > b ? a : b; }
 static int least(int a, int b) { return a < b ? a : b; }
 
 /* Edits (insert, delete, replace, swap of neighbours) from a to b: the optimal string alignment distance. Three rows of
@@ -29,10 +30,10 @@ static int distance(const char *a, const char *b) {
 
 const char *zt_nearest(const char *word, const char *const names[]) {
   const char *best = NULL;
-  int limit = 1 + (int)(strlen(word) / 3), fewest = limit + 1;
+  int fewest = INT_MAX;
   for (int i = 0; names[i]; i++) {
-    int edits = distance(word, names[i]);
-    if (edits < fewest) fewest = edits, best = names[i];
+    int edits = distance(word, names[i]), limit = (int)greater(strlen(word), strlen(names[i])) / 2;
+    if (edits <= limit && edits < fewest) fewest = edits, best = names[i];
   }
   return best;
 }

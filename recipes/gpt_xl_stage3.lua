@@ -19,7 +19,7 @@ local args = zt.args({
   tiny = {n_layer = 3, n_embd = 192, n_head = 6, vocab_size = 2048, block_size = 128,
     per_device_train_batch_size = 16, learning_rate = 3e-3, weight_decay = 0.1,
     lr_scheduler_type = "cosine", num_warmup_steps = 20},
-  small = {n_layer = 12, n_embd = 768, n_head = 12, vocab_size = 16384, block_size = 256,
+  small = {n_layer = 12, n_embd = 768, n_head = 12, vocab_size = 50257, block_size = 256,
     per_device_train_batch_size = 4, learning_rate = 6e-4, weight_decay = 0.1,
     lr_scheduler_type = "cosine", num_warmup_steps = 100},
   xl = {n_layer = 48, n_embd = 1600, n_head = 25, vocab_size = 50257, block_size = 128,

@@ -12,7 +12,7 @@ enum {
   UNIT = 512,
   SMALL_LIMIT = 1 << 20, /* requests up to here are small */
   SMALL_SEGMENT = 2 << 20,
-  LARGE_SEGMENT = 64 << 20, /* shared by requests up to half of it; a larger request gets a segment of its own */
+  LARGE_SEGMENT = 64 << 20, /* segments are shared by requests up to half of them; a larger one gets its own */
   LARGE_UNIT = 2 << 20,     /* ... of a multiple of this */
   N_BINS = 56,
 };
@@ -149,9 +149,10 @@ void zt_pool_flush(zt_pool *pool) {
 }
 
 static zt_status grow(zt_pool *pool, size_t nbytes, bool small) {
-  if (small) return segment_new(pool, SMALL_SEGMENT, true);
-  if (nbytes <= LARGE_SEGMENT / 2 && segment_new(pool, LARGE_SEGMENT, false) == ZT_OK) return ZT_OK;
-  return segment_new(pool, round_up(nbytes, LARGE_UNIT), false);
+  size_t shared = small ? SMALL_SEGMENT : LARGE_SEGMENT;
+  if (nbytes <= shared / 2 && segment_new(pool, shared, small) == ZT_OK) return ZT_OK;
+  if (!small && segment_new(pool, round_up(nbytes, LARGE_UNIT), false) == ZT_OK) return ZT_OK;
+  return segment_new(pool, nbytes, small); /* what little the budget has left */
 }
 
 /* Cuts 'b' to nbytes; what remains becomes a free block behind it. */

@@ -75,7 +75,7 @@ zt_status zt_file_read(const char *path, char **data, size_t *nbytes) {
 
 zt_status zt_map_open(const char *path, zt_map *out) {
   int fd;
-  size_t nbytes;
+  size_t nbytes = 0;
   *out = (zt_map){0};
   ZT_TRY(open_regular(path, &fd, &nbytes));
   zt_status st = ZT_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/base/mem.h"
+#include "core/base/utf8.h"
 #include "core/io/file.h"
 
 /* --- reading */
@@ -52,25 +53,9 @@ zt_status zt_json_load(const char *path, json_t **out) {
 
 /* --- writing */
 
-/* Bytes of the UTF-8 sequence at 's' (Unicode 15, table 3-7); 0: none. */
-static size_t utf8_length(const unsigned char *s, size_t nbytes) {
-  if (s[0] < 0x80) return 1;
-  size_t length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-  if (s[0] < 0xc2 || s[0] > 0xf4 || length > nbytes) return 0;
-  for (size_t i = 1; i < length; i++)
-    if ((s[i] & 0xc0) != 0x80) return 0;
-  bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
-  bool surrogate = s[0] == 0xed && s[1] > 0x9f, too_high = s[0] == 0xf4 && s[1] > 0x8f;
-  return overlong || surrogate || too_high ? 0 : length;
-}
-
 bool zt_is_utf8(const char *text, size_t nbytes) {
-  const unsigned char *s = (const unsigned char *)text;
-  for (size_t i = 0, length; i < nbytes; i += length) {
-    length = utf8_length(s + i, nbytes - i);
-    if (length == 0) return false;
-  }
-  return true;
+  const unsigned char *end = (const unsigned char *)text + nbytes;
+  return zti_utf8_run((const unsigned char *)text, end) == end;
 }
 
 static zt_status add_escaped(zt_buffer *b, char c) {
@@ -96,7 +81,11 @@ zt_status zt_json_add_string(zt_buffer *b, const char *text, size_t nbytes) {
 
 zt_status zt_json_add_real(zt_buffer *b, double value) {
   char text[40];
-  if (!isfinite(value)) return zt_fail(ZT_INVALID, "JSON has no number for %g", value);
+  if (!isfinite(value))
+    return zt_fail(ZT_INVALID, "JSON has no number for %s",
+                   isnan(value) ? "NaN"
+                   : value > 0  ? "infinity"
+                                : "-infinity");
   for (int digits = 15; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, value);
     if (strtod(text, NULL) == value) break;

@@ -80,6 +80,14 @@ zt_status zt_sum_to(zt_ctx *c, zt_tensor *g, const zt_tensor *like, zt_tensor **
 zt_status zt_tensor_like(zt_ctx *c, const zt_tensor *t, zt_tensor **out);
 zt_status zt_scalar(zt_ctx *c, zt_tensor **out, zt_dtype dtype, double value); /* of no dimensions */
 zt_status zt_tensor_zeros(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape);
+/* A tensor as rows of its last dimension: the product of the others (1 for a vector), and its length. */
+static inline int64_t zt_rows(const zt_tensor *t) {
+  int64_t rows = 1;
+  for (int i = 0; i < t->ndim - 1; i++) rows *= t->shape[i];
+  return rows;
+}
+static inline int64_t zt_cols(const zt_tensor *t) { return t->shape[t->ndim - 1]; }
+static inline void *zt_data_or_null(const zt_tensor *t) { return t ? zt_tensor_data(t) : NULL; }
 /* A dimension as the caller gave it (0-based, negative from the end) to 0 .. ndim-1. */
 zt_status zt_check_dim(const zt_tensor *t, int64_t dim, int *out);
 zt_status zt_check_float(const zt_tensor *t, const char *which);
@@ -90,7 +98,6 @@ zt_status zt_check_dtype(const zt_tensor *t, zt_dtype dtype, const char *which);
 zt_status zt_check_index(zt_ctx *c, const zt_tensor *index, int64_t limit, int64_t ignore, const char *what);
 /* Bytes for a kernel's workspace, as a tensor of uint8; *out NULL for 0. */
 zt_status zt_workspace(zt_ctx *c, size_t nbytes, zt_tensor **out);
-static inline void *zt_workspace_data(const zt_tensor *w) { return w ? zt_tensor_data(w) : NULL; }
 /* The product, with the workspace that it needs. A simple one: y (m, n) = op(a) op(b) + beta y, all contiguous. */
 zt_status zt_gemm_run(zt_ctx *c, zt_dtype t, void *y, const void *a, const void *b, const zt_gemm *g);
 zt_gemm zt_gemm_plain(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, double beta);

@@ -42,8 +42,6 @@ static zt_status spread_bias(zt_ctx *c, zt_tensor *bias, zt_attention *a, zt_ten
   return ZT_OK;
 }
 
-static void *data_or_null(const zt_tensor *t) { return t ? zt_tensor_data(t) : NULL; }
-
 static zt_status run(zt_ctx *c, const zt_call *call, zt_attention *a, operands x, zt_tensor *mask, zt_tensor *bias) {
   zt_tensor *whole_mask = NULL, *spread = NULL, *workspace = NULL, *y = call->out[0];
   zt_status st;
@@ -52,7 +50,7 @@ static zt_status run(zt_ctx *c, const zt_call *call, zt_attention *a, operands x
   ZT_TRY_GOTO(spread_bias(c, bias, a, &spread), done);
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->attention_workspace(y->dtype, a), &workspace), done);
   st = zt_k(c)->attention(zt_s(c), y->dtype, zt_tensor_data(y), zt_tensor_data(call->out[1]), x.q, x.k, x.v,
-                          data_or_null(whole_mask), data_or_null(spread), a, zt_workspace_data(workspace));
+                          zt_data_or_null(whole_mask), zt_data_or_null(spread), a, zt_data_or_null(workspace));
 done:
   zt_ctx_set_grad_enabled(c, grad);
   zt_tensor_release(whole_mask);
@@ -72,10 +70,11 @@ static zt_status run_back(zt_ctx *c, const zt_call *call, zt_attention *a, zt_te
   if (gbias)
     ZT_TRY_GOTO(zt_tensor_new(c, &gwhole, y->dtype, 4, (int64_t[]){a->n_batch, a->n_head, a->n_q, a->n_k}), done);
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->attention_bwd_workspace(y->dtype, a), &workspace), done);
-  ZT_TRY_GOTO(zt_k(c)->attention_bwd(zt_s(c), y->dtype, gx.q, gx.k, gx.v, data_or_null(gwhole), zt_tensor_data(gy), x.q,
-                                     x.k, x.v, zt_tensor_data(y), zt_tensor_data(call->out[1]),
-                                     data_or_null(whole_mask), data_or_null(spread), a, zt_workspace_data(workspace)),
-              done);
+  ZT_TRY_GOTO(
+      zt_k(c)->attention_bwd(zt_s(c), y->dtype, gx.q, gx.k, gx.v, zt_data_or_null(gwhole), zt_tensor_data(gy), x.q, x.k,
+                             x.v, zt_tensor_data(y), zt_tensor_data(call->out[1]), zt_data_or_null(whole_mask),
+                             zt_data_or_null(spread), a, zt_data_or_null(workspace)),
+      done);
   if (gbias) st = zt_sum_to(c, gwhole, bias, gbias);
 done:
   for (int i = 0; i < 5; i++) zt_tensor_release((zt_tensor *[]){whole_mask, spread, workspace, gy, gwhole}[i]);

@@ -101,7 +101,7 @@ static zt_status to_bias(zt_ctx *c, const zt_call *call, sizes s, zt_tensor *gy,
   ZT_TRY(zt_tensor_like(c, call->in[2], &gin[2]));
   ZT_TRY(zt_workspace(c, zt_k(c)->bias_act_bwd_workspace(gy->dtype, rows, cols), &workspace));
   zt_status st = zt_k(c)->bias_act_bwd(zt_s(c), gy->dtype, NULL, zt_tensor_data(gin[2]), zt_tensor_data(gy), NULL,
-                                       ZT_ACT_NONE, rows, cols, zt_workspace_data(workspace));
+                                       ZT_ACT_NONE, rows, cols, zt_data_or_null(workspace));
   zt_tensor_release(workspace);
   return st;
 }

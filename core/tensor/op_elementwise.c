@@ -27,8 +27,6 @@ static zt_status saved(zt_ctx *c, const zt_tensor *t, zt_tensor **out) {
   return t->storage ? zt_contiguous(c, t, out) : ZT_OK;
 }
 
-static const void *data_or_null(const zt_tensor *t) { return t ? zt_tensor_data(t) : NULL; }
-
 static zt_status unary_backward(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]) {
   zt_tensor *x = NULL, *y = NULL, *gy = NULL;
   zt_status st;
@@ -37,7 +35,7 @@ static zt_status unary_backward(zt_ctx *c, const zt_call *call, zt_tensor *const
   ZT_TRY_GOTO(saved(c, call->out[0], &y), done);
   ZT_TRY_GOTO(zt_tensor_like(c, gy, &gin[0]), done);
   st = zt_k(c)->unary_bwd(zt_s(c), (zt_unary)call->attr.i[0], gy->dtype, zt_tensor_data(gin[0]), zt_tensor_data(gy),
-                          data_or_null(x), data_or_null(y), call->attr.f[0], call->attr.f[1],
+                          zt_data_or_null(x), zt_data_or_null(y), call->attr.f[0], call->attr.f[1],
                           (size_t)zt_tensor_count(gy));
 done:
   zt_tensor_release(x);

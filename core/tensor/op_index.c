@@ -73,7 +73,7 @@ static zt_status add_rows(zt_ctx *c, zt_tensor *y, zt_tensor *g, zt_tensor *inde
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->index_add_workspace(y->dtype, s.outer, s.n, n_index, s.inner), &workspace),
               done);
   st = zt_k(c)->index_add(zt_s(c), y->dtype, zt_tensor_data(y), zt_tensor_data(rows), zt_tensor_data(ids), s.outer, s.n,
-                          n_index, s.inner, zt_workspace_data(workspace));
+                          n_index, s.inner, zt_data_or_null(workspace));
 done:
   zt_tensor_release(rows);
   zt_tensor_release(ids);

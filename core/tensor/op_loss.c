@@ -3,12 +3,6 @@
 
 #include "core/tensor/ops.h"
 
-static int64_t rows_of(const zt_tensor *x) {
-  int64_t rows = 1;
-  for (int i = 0; i < x->ndim - 1; i++) rows *= x->shape[i];
-  return rows;
-}
-
 static zt_status check_labels(zt_ctx *c, const zt_tensor *x, const zt_tensor *labels, int64_t n_classes,
                               int64_t ignore_index) {
   ZT_TRY(zt_check_dtype(labels, ZT_I64, "labels"));
@@ -97,12 +91,12 @@ static zt_status row_losses(zt_ctx *c, const zt_call *call, zt_tensor *losses, v
                             zt_tensor *labels) {
   size_t cols = (size_t)logits->shape[logits->ndim - 1];
   return zt_k(c)->cross_entropy(zt_s(c), logits->dtype, zt_tensor_data(losses), grad, zt_tensor_data(logits),
-                                zt_tensor_data(labels), call->attr.i[0], call->attr.f[0], (size_t)rows_of(logits), cols,
+                                zt_tensor_data(labels), call->attr.i[0], call->attr.f[0], (size_t)zt_rows(logits), cols,
                                 cols);
 }
 
 static zt_status new_losses(zt_ctx *c, const zt_tensor *x, zt_tensor **out) {
-  int64_t rows[1] = {rows_of(x)};
+  int64_t rows[1] = {zt_rows(x)};
   return zt_tensor_new(c, out, zt_dtype_stat(x->dtype), 1, rows);
 }
 
@@ -243,7 +237,7 @@ static zt_status open_classifier(zt_ctx *c, zt_call *call, classifier *k) {
   ZT_TRY(zt_contiguous(c, call->in[1], &k->w));
   ZT_TRY(zt_contiguous(c, call->in[2], &k->labels));
   ZT_TRY(new_losses(c, k->x, &k->losses));
-  k->rows = rows_of(k->x), k->cols = k->w->shape[0], k->width = k->w->shape[1];
+  k->rows = zt_rows(k->x), k->cols = k->w->shape[0], k->width = k->w->shape[1];
   k->chunk = chunk_rows(k->rows, k->cols, zt_dtype_nbytes(k->x->dtype));
   if (call->attr.i[1]) k->gx = zt_tensor_retain(call->out[call->attr.i[1]]);
   if (!call->attr.i[2]) return ZT_OK;

@@ -6,7 +6,7 @@
 zt_status zt_gemm_run(zt_ctx *c, zt_dtype t, void *y, const void *a, const void *b, const zt_gemm *g) {
   zt_tensor *workspace;
   ZT_TRY(zt_workspace(c, zt_k(c)->gemm_workspace(t, g), &workspace));
-  zt_status st = zt_k(c)->gemm(zt_s(c), t, y, a, b, g, zt_workspace_data(workspace));
+  zt_status st = zt_k(c)->gemm(zt_s(c), t, y, a, b, g, zt_data_or_null(workspace));
   zt_tensor_release(workspace);
   return st;
 }
@@ -213,12 +213,6 @@ zt_status zt_matmul(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b) {
 
 /* ---- linear: in = x, w, b or NULL; attr.i = act, in_out; aux output 1: act's input, where backward wants it */
 
-static int64_t rows_of(const zt_tensor *x) {
-  int64_t rows = 1;
-  for (int i = 0; i < x->ndim - 1; i++) rows *= x->shape[i];
-  return rows;
-}
-
 static zt_status linear_shape(zt_ctx *c, zt_call *call) {
   (void)c;
   zt_tensor *x = call->in[0], *w = call->in[1], *b = call->in[2];
@@ -245,7 +239,7 @@ static zt_status linear_shape(zt_ctx *c, zt_call *call) {
 static zt_status linear_forward(zt_ctx *c, zt_call *call) {
   zt_tensor *y = call->out[0], *pre = call->n_out > 1 ? call->out[1] : y, *b = call->in[2], *x, *w = NULL, *bias = NULL;
   zt_act act = (zt_act)call->attr.i[0];
-  int64_t rows = rows_of(y), cols = y->shape[y->ndim - 1], k = call->in[0]->shape[call->in[0]->ndim - 1];
+  int64_t rows = zt_rows(y), cols = y->shape[y->ndim - 1], k = call->in[0]->shape[call->in[0]->ndim - 1];
   zt_status st;
   ZT_TRY(zt_contiguous(c, call->in[0], &x));
   ZT_TRY_GOTO(zt_contiguous(c, call->in[1], &w), done);
@@ -267,7 +261,7 @@ static zt_status linear_epilogue_back(zt_ctx *c, const zt_call *call, zt_tensor 
                                       zt_tensor *gin[]) {
   zt_act act = (zt_act)call->attr.i[0];
   bool to_bias = call->needs_grad >> 2 & 1;
-  size_t rows = (size_t)rows_of(gy), cols = (size_t)gy->shape[gy->ndim - 1];
+  size_t rows = (size_t)zt_rows(gy), cols = (size_t)gy->shape[gy->ndim - 1];
   zt_tensor *workspace = NULL, *whole;
   zt_status st;
   ZT_TRY(zt_contiguous(c, gy, &whole));
@@ -279,7 +273,7 @@ static zt_status linear_epilogue_back(zt_ctx *c, const zt_call *call, zt_tensor 
   st = zt_k(c)->bias_act_bwd(zt_s(c), gy->dtype, act == ZT_ACT_NONE ? NULL : zt_tensor_data(*gpre),
                              to_bias ? zt_tensor_data(gin[2]) : NULL, zt_tensor_data(whole),
                              act == ZT_ACT_NONE ? NULL : zt_tensor_data(call->out[1]), act, rows, cols,
-                             zt_workspace_data(workspace));
+                             zt_data_or_null(workspace));
 done:
   zt_tensor_release(workspace);
   if (whole != *gpre) zt_tensor_release(whole);
@@ -289,7 +283,7 @@ done:
 static zt_status linear_to_input(zt_ctx *c, const zt_call *call, zt_tensor *gpre, zt_tensor *gin[]) {
   zt_tensor *w, *gx;
   double beta;
-  int64_t rows = rows_of(gpre), cols = gpre->shape[gpre->ndim - 1], k = call->in[0]->shape[call->in[0]->ndim - 1];
+  int64_t rows = zt_rows(gpre), cols = gpre->shape[gpre->ndim - 1], k = call->in[0]->shape[call->in[0]->ndim - 1];
   ZT_TRY(zt_contiguous(c, call->in[1], &w));
   zt_status st = zt_gradient_target(c, call, 0, gin, &gx, &beta);
   zt_gemm g = zt_gemm_plain(false, call->attr.i[1] != 0, rows, k, cols, beta);
@@ -302,7 +296,7 @@ static zt_status linear_to_weight(zt_ctx *c, const zt_call *call, zt_tensor *gpr
   zt_tensor *x, *gw;
   double beta;
   bool in_out = call->attr.i[1] != 0;
-  int64_t rows = rows_of(gpre);
+  int64_t rows = zt_rows(gpre);
   ZT_TRY(zt_contiguous(c, call->in[0], &x));
   zt_status st = zt_gradient_target(c, call, 1, gin, &gw, &beta);
   if (st == ZT_OK) {

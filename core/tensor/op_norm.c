@@ -2,14 +2,6 @@
 ** b may be NULL. attr.f[0] = eps. Aux outputs: mean and 1 / standard deviation of each row. */
 #include "core/tensor/ops.h"
 
-static size_t rows_of(const zt_tensor *x) {
-  size_t rows = 1;
-  for (int i = 0; i < x->ndim - 1; i++) rows *= (size_t)x->shape[i];
-  return rows;
-}
-
-static size_t cols_of(const zt_tensor *x) { return (size_t)x->shape[x->ndim - 1]; }
-
 static zt_status check_vector(const zt_tensor *x, const zt_tensor *v, const char *which) {
   if (!v) return ZT_OK;
   ZT_TRY(zt_check_dtype(v, x->dtype, which));
@@ -40,17 +32,15 @@ static void release_all(zt_tensor *list[], int n) {
   for (int i = 0; i < n; i++) zt_tensor_release(list[i]);
 }
 
-static void *data_or_null(const zt_tensor *t) { return t ? zt_tensor_data(t) : NULL; }
-
 /* in = x, residual or NULL, w, b; sum NULL without a residual. */
 static zt_status run(zt_ctx *c, zt_tensor *const in[4], zt_tensor *y, zt_tensor *sum, zt_tensor *mean, zt_tensor *rstd,
                      double eps) {
   zt_tensor *t[4] = {NULL};
   zt_status st = all_contiguous(c, in, 4, t);
   if (st == ZT_OK)
-    st = zt_k(c)->layer_norm(zt_s(c), y->dtype, zt_tensor_data(y), data_or_null(sum), zt_tensor_data(mean),
-                             zt_tensor_data(rstd), zt_tensor_data(t[0]), data_or_null(t[1]), data_or_null(t[2]),
-                             data_or_null(t[3]), eps, rows_of(y), cols_of(y));
+    st = zt_k(c)->layer_norm(zt_s(c), y->dtype, zt_tensor_data(y), zt_data_or_null(sum), zt_tensor_data(mean),
+                             zt_tensor_data(rstd), zt_tensor_data(t[0]), zt_data_or_null(t[1]), zt_data_or_null(t[2]),
+                             zt_data_or_null(t[3]), eps, (size_t)zt_rows(y), (size_t)zt_cols(y));
   release_all(t, 4);
   return st;
 }
@@ -63,7 +53,7 @@ typedef struct saved {
 static zt_status run_back(zt_ctx *c, saved s, zt_tensor *gy, zt_tensor *gsum, zt_tensor **gx, zt_tensor **gw,
                           zt_tensor **gb) {
   zt_tensor *in[4] = {s.h, gy, gsum, s.w}, *t[4] = {NULL}, *workspace = NULL;
-  size_t rows = rows_of(s.h), cols = cols_of(s.h);
+  size_t rows = (size_t)zt_rows(s.h), cols = (size_t)zt_cols(s.h);
   zt_status st;
   ZT_TRY_GOTO(all_contiguous(c, in, 4, t), done);
   ZT_TRY_GOTO(zt_tensor_like(c, s.h, gx), done);
@@ -71,9 +61,9 @@ static zt_status run_back(zt_ctx *c, saved s, zt_tensor *gy, zt_tensor *gsum, zt
   if (gb) ZT_TRY_GOTO(zt_tensor_like(c, s.b, gb), done);
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->layer_norm_bwd_workspace(gy->dtype, rows, cols), &workspace), done);
   st = zt_k(c)->layer_norm_bwd(zt_s(c), gy->dtype, zt_tensor_data(*gx), gw ? zt_tensor_data(*gw) : NULL,
-                               gb ? zt_tensor_data(*gb) : NULL, zt_tensor_data(t[1]), data_or_null(t[2]),
-                               zt_tensor_data(t[0]), zt_tensor_data(s.mean), zt_tensor_data(s.rstd), data_or_null(t[3]),
-                               rows, cols, zt_workspace_data(workspace));
+                               gb ? zt_tensor_data(*gb) : NULL, zt_tensor_data(t[1]), zt_data_or_null(t[2]),
+                               zt_tensor_data(t[0]), zt_tensor_data(s.mean), zt_tensor_data(s.rstd),
+                               zt_data_or_null(t[3]), rows, cols, zt_data_or_null(workspace));
 done:
   release_all(t, 4);
   zt_tensor_release(workspace);

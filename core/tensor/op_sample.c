@@ -24,7 +24,7 @@ zt_status zt_sample(zt_ctx *c, zt_tensor **ids, zt_tensor *logits, double temper
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->sample_workspace(logits->dtype, rows, cols), &workspace), done);
   ZT_TRY_GOTO(zt_tensor_new(c, ids, ZT_I64, 1, logits->shape), done);
   st = zt_k(c)->sample(zt_s(c), logits->dtype, zt_tensor_data(*ids), zt_tensor_data(whole), temperature, (size_t)top_k,
-                       top_p, &key, rows, cols, zt_workspace_data(workspace));
+                       top_p, &key, rows, cols, zt_data_or_null(workspace));
   if (st != ZT_OK) zt_tensor_release(*ids), *ids = NULL;
 done:
   zt_tensor_release(whole);

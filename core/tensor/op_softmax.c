@@ -9,21 +9,13 @@ static zt_status softmax_shape(zt_ctx *c, zt_call *call) {
   return zt_call_out(call, call->in[0]->dtype, call->in[0]->ndim, call->in[0]->shape);
 }
 
-static size_t cols_of(const zt_tensor *x) { return (size_t)x->shape[x->ndim - 1]; }
-
-static size_t rows_of(const zt_tensor *x) {
-  size_t rows = 1;
-  for (int i = 0; i < x->ndim - 1; i++) rows *= (size_t)x->shape[i];
-  return rows;
-}
-
 static zt_status softmax_forward(zt_ctx *c, zt_call *call) {
   zt_tensor *x, *mask = NULL, *y = call->out[0];
   zt_status st;
   ZT_TRY(zt_contiguous(c, call->in[0], &x));
   if (call->in[1]) ZT_TRY_GOTO(zt_contiguous(c, call->in[1], &mask), done);
   st = zt_k(c)->softmax(zt_s(c), y->dtype, zt_tensor_data(y), zt_tensor_data(x), mask ? zt_tensor_data(mask) : NULL,
-                        call->attr.i[0] != 0, rows_of(y), cols_of(y));
+                        call->attr.i[0] != 0, (size_t)zt_rows(y), (size_t)zt_cols(y));
 done:
   zt_tensor_release(x);
   zt_tensor_release(mask);
@@ -36,7 +28,7 @@ static zt_status softmax_backward(zt_ctx *c, const zt_call *call, zt_tensor *con
   zt_status st = zt_tensor_like(c, y, &gin[0]);
   if (st == ZT_OK)
     st = zt_k(c)->softmax_bwd(zt_s(c), y->dtype, zt_tensor_data(gin[0]), zt_tensor_data(gy), zt_tensor_data(y),
-                              call->attr.i[0] != 0, rows_of(y), cols_of(y));
+                              call->attr.i[0] != 0, (size_t)zt_rows(y), (size_t)zt_cols(y));
   zt_tensor_release(gy);
   return st;
 }

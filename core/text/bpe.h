@@ -1,5 +1,5 @@
-/* bpe.h - the model of byte-level BPE: a piece of text, any bytes, to ids. A piece starts as one token a byte; while any
-** two neighbours have a merge, the pair whose merge was learned first is merged, the leftmost of equals.
+/* bpe.h - the model of byte-level BPE: a piece of text, any bytes, to ids. A piece starts as one token a byte;
+** while any two neighbours have a merge, the pair whose merge was learned first is merged, the leftmost of equals.
 ** Does not change after zti_bpe_finish; each thread encodes with a cache of its own. */
 #ifndef zt_bpe_h
 #define zt_bpe_h
@@ -25,7 +25,8 @@ typedef struct zti_bpe {
   bool ignore_merges;     /* a piece that is a token is that token, whatever the merges say */
 } zti_bpe;
 
-/* The next merge by the texts of its tokens. Raises where one of them or their concatenation is not in the vocabulary. */
+/* The next merge by the texts of its tokens. Raises where one of them or their concatenation is not in the
+** vocabulary. */
 zt_status zti_bpe_add_merge(zti_bpe *m, const zti_vocab *v, const char *left, size_t nleft, const char *right,
                             size_t nright);
 /* Completes the tables from a vocabulary that holds the model's tokens alone; its texts are borrowed. unk and the flags

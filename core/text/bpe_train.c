@@ -1,6 +1,7 @@
-/* bpe_train.c - learning merges. Words are counted over the files on all cores; then, again and again, the most frequent
-** pair of neighbours becomes a token. A heap holds the pairs by count, each pair knows the words that it is in, so a merge
-** touches those words alone (Sennrich et al., 2016, with the incremental counts of their reference code). */
+/* bpe_train.c - learning merges. Words are counted over the files on all cores; then, again and again, the most
+** frequent pair of neighbours becomes a token. A heap holds the pairs by count, each pair knows the words that it
+** is in, so a merge touches those words alone (Sennrich et al., 2016, with the incremental counts of their
+** reference code). */
 #include <omp.h>
 #include <string.h>
 

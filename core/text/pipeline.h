@@ -51,7 +51,8 @@ zt_status zti_tokenizer_new(zt_tokenizer **out);
 /* Completes it: sets of added tokens, the hash. */
 zt_status zti_tokenizer_finish(zt_tokenizer *tok);
 
-/* --- sections of tokenizer.json (sections.c). All raise "SECTION.key: VALUE is not supported" for what they do not know. */
+/* --- sections of tokenizer.json (sections.c). All raise "SECTION.key: VALUE is not supported" for what they do
+** not know. */
 zt_status zti_read_normalizer(const json_t *section);
 zt_status zti_read_pre_tokenizer(const json_t *section, zti_split *split);
 zt_status zti_read_post_processor(const json_t *section, const zti_vocab *v, zti_template *single, zti_template *pair);

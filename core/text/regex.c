@@ -12,18 +12,30 @@
 
 enum { MAX_PATTERN = 1 << 16, JIT_STACK_START = 1 << 15, JIT_STACK_MAX = 1 << 22 };
 
+/* Whether an allocation failed: PCRE2's codes do not tell that from a system that forbids executable memory, where
+** matching goes on without the JIT. */
+typedef struct memory {
+  bool failed;
+} memory;
+
 struct zti_regex {
+  memory memory;
   pcre2_code *code;
   bool jitted;
 };
 
 struct zti_regex_match {
+  memory memory;
   pcre2_match_data *data;
   pcre2_match_context *context;
   pcre2_jit_stack *stack;
 };
 
-static void *regex_malloc(size_t nbytes, void *user) { return (void)user, zt_malloc(nbytes); }
+static void *regex_malloc(size_t nbytes, void *user) {
+  void *block = zt_malloc(nbytes);
+  if (!block) ((memory *)user)->failed = true;
+  return block;
+}
 static void regex_free(void *block, void *user) { (void)user, zt_free(block); }
 
 static zt_status no_memory(void) { return zt_fail(ZT_NOMEM, "host memory: none to be had for a regular expression"); }
@@ -35,8 +47,9 @@ static zt_status pcre2_failure(zt_status st, int code, const char *what, size_t 
   return zt_fail(st, "%s at byte %zu: %s", what, at, text);
 }
 
-/* --- Oniguruma's patterns for PCRE2. What both read alike passes; \s, \S and names of scripts are translated (PCRE2 counts
-** U+180E as white, and \p{Han} as the script's extensions too); anything else is refused rather than read differently. */
+/* --- Oniguruma's patterns for PCRE2. What both read alike passes; \s, \S and names of scripts are translated
+** (PCRE2 counts U+180E as white, and \p{Han} as the script's extensions too); anything else is refused rather than
+** read differently. */
 
 static zt_status refuse(const char *pattern, size_t at, size_t nbytes) {
   return zt_fail(ZT_FORMAT, "'%.*s' at byte %zu of the regular expression is not supported", (int)nbytes, pattern + at,
@@ -104,15 +117,14 @@ static zt_status compile(zti_regex *re, pcre2_compile_context *context, const ch
   uint32_t options = PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);
   re->code = pcre2_compile((PCRE2_SPTR)pattern, nbytes, options, &code, &at, context);
-  if (!re->code && code == PCRE2_ERROR_HEAP_FAILED) return no_memory();
+  if (!re->code && re->memory.failed) return no_memory();
   if (!re->code) return pcre2_failure(ZT_FORMAT, code, "the regular expression is wrong", at);
-  code = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE);
-  re->jitted = code == 0;
-  return code == PCRE2_ERROR_NOMEMORY ? no_memory() : ZT_OK;
+  re->jitted = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
+  return re->memory.failed ? no_memory() : ZT_OK;
 }
 
 static zt_status compile_with_hook(zti_regex *re, const char *pattern, size_t nbytes, bool literal) {
-  pcre2_general_context *general = pcre2_general_context_create(regex_malloc, regex_free, NULL);
+  pcre2_general_context *general = pcre2_general_context_create(regex_malloc, regex_free, &re->memory);
   if (!general) return no_memory();
   pcre2_compile_context *context = pcre2_compile_context_create(general);
   zt_status st = context ? compile(re, context, pattern, nbytes, literal) : no_memory();
@@ -153,15 +165,15 @@ void zti_regex_free(zti_regex *re) {
 zt_status zti_regex_match_new(zti_regex_match **out) {
   zti_regex_match *m = *out = zt_calloc(1, sizeof *m);
   ZT_CHECK_ALLOC(m);
-  pcre2_general_context *general = pcre2_general_context_create(regex_malloc, regex_free, NULL);
+  pcre2_general_context *general = pcre2_general_context_create(regex_malloc, regex_free, &m->memory);
   if (general) {
     m->data = pcre2_match_data_create(1, general);
     m->context = pcre2_match_context_create(general);
     m->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, general);
     pcre2_general_context_free(general);
   }
-  if (m->data && m->context && m->stack) {
-    pcre2_jit_stack_assign(m->context, NULL, m->stack);
+  if (!m->memory.failed) {
+    if (m->stack) pcre2_jit_stack_assign(m->context, NULL, m->stack);
     return ZT_OK;
   }
   zti_regex_match_free(m);

@@ -10,8 +10,8 @@
 typedef struct zti_regex zti_regex;             /* does not change after it was compiled */
 typedef struct zti_regex_match zti_regex_match; /* one thread's room for matching any regex */
 
-/* Compiles 'pattern'. With 'literal' it is plain text. Else what PCRE2 and Oniguruma read alike is accepted, \s and \S mean
-** Unicode's White_Space, and what they read differently raises with its position. */
+/* Compiles 'pattern'. With 'literal' it is plain text. Else what PCRE2 and Oniguruma read alike is accepted, \s
+** and \S mean Unicode's White_Space, and what they read differently raises with its position. */
 zt_status zti_regex_new(const char *pattern, size_t nbytes, bool literal, zti_regex **out);
 void zti_regex_free(zti_regex *re); /* NULL ok */
 zt_status zti_regex_match_new(zti_regex_match **out);

@@ -1,6 +1,6 @@
-/* split.h - the pre-tokenizer: cuts text into the pieces that the model sees, by one rule after the other.
-** Text that is not UTF-8: the longest well-formed runs are cut as if each were a text of its own, and each byte between them
-** is a piece by itself, which no further rule touches. */
+/* split.h - the pre-tokenizer: cuts text into the pieces that the model sees, by one rule after the other. Text
+** that is not UTF-8: the longest well-formed runs are cut as if each were a text of its own, and each byte between
+** them is a piece by itself, which no further rule touches. */
 #ifndef zt_split_h
 #define zt_split_h
 
@@ -35,8 +35,8 @@ typedef zt_status (*zti_piece_fn)(void *user, const unsigned char *piece, size_t
 /* Calls 'fn' with each piece in order; what fails ends it. */
 zt_status zti_split_run(const zti_split *s, zti_regex_match *match, const unsigned char *text, size_t nbytes,
                         zti_piece_fn fn, void *user);
-/* Bytes of the first piece of text that starts with ASCII, cut as GPT-2's regular expression does; 0: a character beyond
-** ASCII decides, ask the regular expression. */
+/* Bytes of the first piece of text that starts with ASCII, cut as GPT-2's regular expression does; 0: a character
+** beyond ASCII decides, ask the regular expression. */
 size_t zti_split_gpt2_ascii(const unsigned char *text, const unsigned char *end);
 
 #endif

@@ -43,7 +43,8 @@ ZT_API int64_t zt_tokenizer_token_to_id(const zt_tokenizer *tok, const char *tok
 ZT_API const char *zt_tokenizer_id_to_bytes(const zt_tokenizer *tok, int64_t id, size_t *nbytes);
 /* Ids of the roles "bos", "eos", "unk", "pad", "sep", "cls", "mask"; -1 where not set. */
 ZT_API int64_t zt_tokenizer_special(const zt_tokenizer *tok, const char *role);
-/* What the post-processor puts around one text, or two ('pair'): the tokens and texts of a sequence, in order. Borrowed. */
+/* What the post-processor puts around one text, or two ('pair'): the tokens and texts of a sequence, in order.
+** Borrowed. */
 typedef struct zt_template_item {
   int64_t id;  /* of a token; -1: a text goes here */
   int text;    /* which: 0 or 1 */
@@ -65,9 +66,9 @@ typedef struct zt_bpe_options {
   size_t min_frequency; /* of a pair that is merged; 2 */
   const char *const *special_tokens; /* NULL-ended; the first ids, as Hugging Face's trainer does */
 } zt_bpe_options;
-/* Learns merges from files, GPT-2's regular expression splitting the text, each line (with its end) for itself as Hugging
-** Face's trainer does. Ties: the pair of lower ids first. The same
-** files give the same tokenizer. The first special token becomes bos and eos. */
+/* Learns merges from files, GPT-2's regular expression splitting the text, each line (with its end) for itself as
+** Hugging Face's trainer does. Ties: the pair of lower ids first. The same files give the same tokenizer. The
+** first special token becomes bos and eos. */
 ZT_API zt_status zt_tokenizer_train_bpe(const char *const *paths, size_t n_paths, const zt_bpe_options *o,
                                         zt_tokenizer **out);
 

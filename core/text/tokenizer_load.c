@@ -1,5 +1,5 @@
-/* tokenizer_load.c - a tokenizer from Hugging Face's files. What older folders say in several files is put into the form
-** of a tokenizer.json's sections first, so that there is one reader. */
+/* tokenizer_load.c - a tokenizer from Hugging Face's files. What older folders say in several files is put into
+** the form of a tokenizer.json's sections first, so that there is one reader. */
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>

@@ -124,8 +124,8 @@ static zt_status make_special_map(zt_buffer *b, const zt_tokenizer *tok) {
   return zt_buffer_addf(b, "\n}\n");
 }
 
-/* What this file says of the tokens and roles. GPT2Tokenizer adds its own <|endoftext|> where that is missing, the general
-** class adds nothing. */
+/* What this file says of the tokens and roles. GPT2Tokenizer adds its own <|endoftext|> where that is missing, the
+** general class adds nothing. */
 static zt_status make_own_config(zt_buffer *b, const zt_tokenizer *tok) {
   int64_t eot = zt_tokenizer_token_to_id(tok, "<|endoftext|>");
   bool like_gpt2 = eot >= 0 && tok->special[ZTI_ROLE_eos] == eot && tok->special[ZTI_ROLE_bos] == eot;

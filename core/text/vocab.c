@@ -77,7 +77,8 @@ zt_status zti_vocab_add_literal(zti_vocab *v, const char *text, size_t ntext, in
   return ZT_OK;
 }
 
-/* The bytes that 'text' spells in the alphabet, into out (ntext long at most); false: some of it is not of the alphabet. */
+/* The bytes that 'text' spells in the alphabet, into out (ntext long at most); false: some of it is not of the
+** alphabet. */
 static bool read_alphabet(const unsigned char *text, size_t ntext, unsigned char *out, size_t *nbytes) {
   const unsigned char *end = text + ntext;
   *nbytes = 0;

@@ -1,5 +1,5 @@
-/* vocab.h - the tokens of a tokenizer by id and by spelling. A token has a text, as files spell it, and the bytes that it
-** stands for. */
+/* vocab.h - the tokens of a tokenizer by id and by spelling. A token has a text, as files spell it, and the bytes
+** that it stands for. */
 #ifndef zt_vocab_h
 #define zt_vocab_h
 
@@ -26,11 +26,11 @@ typedef struct zti_vocab {
   zti_arena_block *arena;
 } zti_vocab;
 
-/* Announces 'count' more tokens. Ids must stay below a limit that grows with the number of tokens: tables are as long as
-** the highest id, and files from strangers name any number. */
+/* Announces 'count' more tokens. Ids must stay below a limit that grows with the number of tokens: tables are as
+** long as the highest id, and files from strangers name any number. */
 zt_status zti_vocab_reserve(zti_vocab *v, size_t count);
-/* Adds a token, its text read in the byte-level alphabet where all of it is of it, else standing for itself. Raises where
-** the id or the text are taken, or the id is negative or too high. */
+/* Adds a token, its text read in the byte-level alphabet where all of it is of it, else standing for itself.
+** Raises where the id or the text are taken, or the id is negative or too high. */
 zt_status zti_vocab_add(zti_vocab *v, const char *text, size_t ntext, int64_t id);
 /* Adds a token whose text stands for itself, as that of added tokens does. */
 zt_status zti_vocab_add_literal(zti_vocab *v, const char *text, size_t ntext, int64_t id);

@@ -19,6 +19,7 @@
 zt_status ZT_K(layer_norm)(zt_stream *s, zt_dtype t, void *y, void *sum, void *mean, void *rstd, const void *x,
                            const void *residual, const void *w, const void *b, double eps, size_t rows, size_t cols) {
   (void)s;
+  if (cols == 0) return ZT_OK;
 #pragma omp parallel for schedule(static) if (zt_worth_threads(rows * cols))
   for (size_t row = 0; row < rows; row++) {
     size_t at = row * cols;
@@ -44,6 +45,7 @@ zt_status ZT_K(layer_norm_bwd)(zt_stream *s, zt_dtype t, void *gx, void *gw, voi
                                const void *x, const void *mean, const void *rstd, const void *w, size_t rows,
                                size_t cols, void *workspace) {
   (void)s;
+  if (cols == 0) return ZT_OK;
   size_t n_parts = zt_n_row_parts(rows), n_rows = zt_part_rows(rows);
   zt_dtype stat = zt_dtype_stat(t);
 #pragma omp parallel for schedule(static) if (zt_worth_threads(rows * cols))

@@ -13,6 +13,7 @@ local util = require "ztrain.util"
 ---@field process_index integer from 0
 ---@field device string
 ---@field step integer optimizer steps begun
+---@field live_line boolean whether the terminal's last line is one that progress goes on changing
 ---@field private loader Loader? the first one prepared: its samples key dropout
 ---@field private optimizers Optimizer[]
 ---@field private names table<Tensor, string>
@@ -27,7 +28,7 @@ local function new(opts)
   opts = util.options("accelerator", opts, {project_dir = util.none})
   return setmetatable({
     project_dir = opts.project_dir, is_main_process = true, num_processes = 1, process_index = 0, device = "cpu",
-    step = 0, optimizers = {}, names = {}, started = core.time(),
+    step = 0, live_line = false, optimizers = {}, names = {}, started = core.time(),
   }, Accelerator)
 end
 
@@ -66,12 +67,23 @@ local function stop_if_asked(self)
   util.raise("stopped by %s after step %d", signal_names[signal] or signal, self.step)
 end
 
+-- What a failed step's message follows is a line of its own.
+local function end_live_line(self)
+  if self.live_line then print() end
+  self.live_line = false
+end
+
 ---Runs fn, one optimizer step, in a scope: what it made and does not return is freed. A signal that asks to stop waits
 ---for its end.
 ---@param fn fun(...): any
 ---@param ... any for fn
 ---@return any ... what fn returns
 function Accelerator:accumulate(fn, ...)
+  local on_error <close> = setmetatable({}, { -- luacheck: ignore
+    __close = function(_, message)
+      if message then end_live_line(self) end
+    end,
+  })
   core.stop_signal(true)
   self.step = self.step + 1
   core.random_state {step = self.step, call = 0, first_sample = self.loader and self.loader.first_sample or 0}
@@ -135,7 +147,10 @@ function Accelerator:wait_for_everyone() end -- luacheck: ignore self
 
 ---print, on the main process only.
 function Accelerator:print(...)
-  if self.is_main_process then print(...) end
+  if not self.is_main_process then return end
+  if self.live_line then io.stdout:write("\r\27[K") end
+  self.live_line = false
+  print(...)
 end
 
 ---Appends a line to project_dir/metrics.jsonl: the values, the step, and the seconds since the accelerator was made.

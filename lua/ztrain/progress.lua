@@ -63,6 +63,7 @@ function Progress:update(values)
     self.shown = now
     io.stdout:write("\r", line(self, values.epoch, loss, rate):sub(1, self.width - 1), "\27[K")
     io.stdout:flush()
+    self.acc.live_line = true
   end
   if not due then return end
   if not self.live then self.acc:print(line(self, values.epoch, loss, rate)) end
@@ -71,12 +72,8 @@ function Progress:update(values)
   self.window = new_window()
 end
 
----Prints a line of its own, the live line gone.
+---acc:print, for what comes between epochs: the time since the last step does not count in tokens/s.
 function Progress:print(...)
-  if self.live then
-    io.stdout:write("\r\27[K")
-    io.stdout:flush()
-  end
   self.acc:print(...)
   self.window.since = core.time()
 end

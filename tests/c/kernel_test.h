@@ -184,9 +184,9 @@ static inline double dtype_error(zt_dtype t) {
     case ZT_F64:
       return 0x1p-49;
     case ZT_BF16:
-      return 0x1p-9 + 0x1p-21;
+      return 0x1p-8 + 0x1p-21;
     case ZT_F16:
-      return 0x1p-12 * 2 + 0x1p-21;
+      return 0x1p-11 + 0x1p-21;
     default:
       return 0;
   }

@@ -150,8 +150,8 @@ static void test_reals_out(void **state) {
   assert_string_equal(real_text(1e-5), "1e-05");
   assert_string_equal(real_text(1e300), "1e+300");
   assert_string_equal(real_text(1.0 / 3), "0.3333333333333333");
-  assert_fails(zt_json_add_real(&b, NAN), ZT_INVALID, "JSON has no number for nan");
-  assert_fails(zt_json_add_real(&b, -INFINITY), ZT_INVALID, "JSON has no number for -inf");
+  assert_fails(zt_json_add_real(&b, NAN), ZT_INVALID, "JSON has no number for NaN");
+  assert_fails(zt_json_add_real(&b, -INFINITY), ZT_INVALID, "JSON has no number for -infinity");
   for (int i = 0; i < 20000; i++) {
     union {
       uint64_t bits;

@@ -99,8 +99,7 @@ static void a_budget_is_a_budget(void **state) {
   zt_block_set_kind(f.pool, a, ZT_MEM_PARAMETER);
   assert_int_equal(zt_pool_alloc(f.pool, 61 * MIB, ZT_MEM_OTHER, &b), ZT_NOMEM);
   assert_null(b);
-  assert_string_equal(zt_message(),
-                      "cpu: asks for 61.0 MiB, 40.0 MiB of 100.0 MiB are in use (parameters 40.0 MiB)");
+  assert_string_equal(zt_message(), "cpu: asks for 61.0 MiB, 40.0 MiB of 100.0 MiB are in use (parameters 40.0 MiB)");
   int n_asked = 0;
   hostage = get(f, 50 * MIB);
   zt_pool_set_reclaim(f.pool, free_hostage, &n_asked);
@@ -109,6 +108,17 @@ static void a_budget_is_a_budget(void **state) {
   zt_pool_release(f.pool, a);
   zt_pool_release(f.pool, b);
   assert_true(zt_pool_get_stats(f.pool).held_peak_nbytes <= 100 * MIB);
+  close_pool(f);
+}
+
+static void a_small_budget_serves_small_requests(void **state) {
+  (void)state;
+  fixture f = open_pool(1 * MIB);
+  zt_block *a = get(f, 400 << 10), *b = get(f, 400 << 10), *c;
+  assert_int_equal(zt_pool_alloc(f.pool, 400 << 10, ZT_MEM_OTHER, &c), ZT_NOMEM);
+  assert_string_equal(zt_message(), "cpu: asks for 400.0 KiB, 800.0 KiB of 1.0 MiB are in use (activations 800.0 KiB)");
+  zt_pool_release(f.pool, a);
+  zt_pool_release(f.pool, b);
   close_pool(f);
 }
 
@@ -151,9 +161,12 @@ static void failing_allocations_lose_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(freed_memory_is_reused),    cmocka_unit_test(live_blocks_do_not_overlap),
-    cmocka_unit_test(a_budget_is_a_budget),      cmocka_unit_test(peaks_are_counted_by_kind),
-    cmocka_unit_test(failing_allocations_lose_nothing),
+      cmocka_unit_test(freed_memory_is_reused),
+      cmocka_unit_test(live_blocks_do_not_overlap),
+      cmocka_unit_test(a_budget_is_a_budget),
+      cmocka_unit_test(peaks_are_counted_by_kind),
+      cmocka_unit_test(failing_allocations_lose_nothing),
+      cmocka_unit_test(a_small_budget_serves_small_requests),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,8 @@ local function message(fn, ...)
   return text
 end
 
+local function raises(pattern, fn, ...) assert.matches(pattern, message(fn, ...)) end
+
 describe("order_at", function()
   it("is a permutation from 1 on", function()
     for _, count in ipairs { 1, 2, 5, 64, 1000 } do
@@ -20,9 +22,9 @@ describe("order_at", function()
   end)
 
   it("checks its arguments", function()
-    assert.matches("argument 4: 11 is not in 1 %.%. 10", message(core.order_at, 1, 1, 10, 11))
-    assert.matches("argument 4: 0 is not in 1 %.%. 10", message(core.order_at, 1, 1, 10, 0))
-    assert.matches("argument 3: 0 is not in", message(core.order_at, 1, 1, 0, 1))
+    raises("argument 4: 11 is not in 1 %.%. 10", core.order_at, 1, 1, 10, 11)
+    raises("argument 4: 0 is not in 1 %.%. 10", core.order_at, 1, 1, 10, 0)
+    raises("argument 3: 0 is not in", core.order_at, 1, 1, 0, 1)
   end)
 end)
 
@@ -46,7 +48,9 @@ describe("a corpus", function()
   local function expected(block_size)
     local blocks, ids, n = {}, {}, 0
     local function cut()
-      for i = 1, #ids - block_size + 1, block_size do blocks[#blocks + 1] = table.move(ids, i, i + block_size - 1, 1, {}) end
+      for i = 1, #ids - block_size + 1, block_size do
+        blocks[#blocks + 1] = table.move(ids, i, i + block_size - 1, 1, {})
+      end
       ids = {}
     end
     for line in core.read_file(text):gmatch("[^\n]*\n?") do
@@ -83,22 +87,21 @@ describe("a corpus", function()
     end
     for _, n in pairs(counts) do loss = loss - n * math.log((n + 1) / (#blocks * 64 + 300)) end
     assert.is_true(math.abs(loss / (#blocks * 64) - corpus:unigram_loss(corpus, 300)) < 1e-12)
-    assert.matches("is outside the vocabulary of 3", message(corpus.unigram_loss, corpus, corpus, 3))
+    raises("is outside the vocabulary of 3", corpus.unigram_loss, corpus, corpus, 3)
   end)
 
   it("says what is wrong", function()
     local corpus = core.corpus_open(text, tok, 64, folder .. "/cache")
-    assert.matches("blocks: row 2: 0 is not in 1 %.%.", message(corpus.blocks, corpus, { 1, 0 }))
-    assert.matches("blocks: row 1 is a string, not a position", message(corpus.blocks, corpus, { "x" }))
-    assert.matches("argument 3: 0 is not in", message(core.corpus_open, text, tok, 0))
-    assert.matches("cannot read '/nowhere': No such file", message(core.corpus_open, "/nowhere", tok, 64))
-    assert.matches("too short: its %d+ tokens, in groups of 1000 lines, fill no block of 1000000", message(core.corpus_open, text, tok, 1000000, folder .. "/cache"))
+    raises("blocks: row 2: 0 is not in 1 %.%.", corpus.blocks, corpus, { 1, 0 })
+    raises("blocks: row 1 is a string, not a position", corpus.blocks, corpus, { "x" })
+    raises("argument 3: 0 is not in", core.corpus_open, text, tok, 0)
+    raises("cannot read '/nowhere': No such file", core.corpus_open, "/nowhere", tok, 64)
+    raises("too short: its %d+ tokens, in groups of 1000 lines, fill no block of 1000000", core.corpus_open, text,
+      tok, 1000000, folder .. "/cache")
     core.write_file(folder .. "/empty", "")
-    assert.matches("empty: the file is empty", message(core.corpus_open, folder .. "/empty", tok, 64))
+    raises("empty: the file is empty", core.corpus_open, folder .. "/empty", tok, 64)
     assert.is_nil(corpus.no_such_field)
-    do
-      local closed <close> = corpus
-    end
-    assert.matches("the corpus was closed", message(function() return corpus.block_count end))
+    getmetatable(corpus).__close(corpus)
+    raises("the corpus was closed", function() return corpus.block_count end)
   end)
 end)

@@ -6,6 +6,8 @@ local function message(fn, ...)
   return text
 end
 
+local function raises(pattern, fn, ...) assert.matches(pattern, message(fn, ...)) end
+
 local dtypes = { "float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8" }
 
 -- A table of random tensors of all dtypes, empty ones and scalars among them.
@@ -18,7 +20,8 @@ local function random_tensors(n)
       numel = numel * shape[d]
     end
     local dtype = dtypes[(i - 1) % #dtypes + 1]
-    local nbytes = numel * ({ float32 = 4, float64 = 8, bfloat16 = 2, float16 = 2, int64 = 8, int32 = 4, uint8 = 1 })[dtype]
+    local nbytes = numel * ({ float32 = 4, float64 = 8, bfloat16 = 2, float16 = 2, int64 = 8, int32 = 4,
+      uint8 = 1 })[dtype]
     local bytes = {}
     for k = 1, nbytes do bytes[k] = string.char(math.random(0, 255)) end
     tensors["t." .. i .. ".é\n"] = core.from_bytes(table.concat(bytes), dtype, shape)
@@ -67,7 +70,8 @@ describe("safetensors", function()
   end)
 
   it("keeps the order that is given", function()
-    core.safetensors_save(path, { a = core.tensor { 1 }, b = core.tensor { 2 }, c = core.tensor { 3 } }, { "b", "c", "a" })
+    core.safetensors_save(path, { a = core.tensor { 1 }, b = core.tensor { 2 }, c = core.tensor { 3 } }, { "b",
+      "c", "a" })
     local _, order, metadata = core.safetensors_load(path)
     assert.same({ "b", "c", "a" }, order)
     assert.is_nil(metadata)
@@ -78,7 +82,7 @@ describe("safetensors", function()
     local loaded, order = core.safetensors_load(path, { "c", "a" })
     assert.same({ "a", "c" }, keys(loaded))
     assert.same({ "a", "c" }, order)
-    assert.matches("x%.safetensors: 2 tensors are not in it: q, r", message(core.safetensors_load, path, { "a", "q", "r" }))
+    raises("x%.safetensors: 2 tensors are not in it: q, r", core.safetensors_load, path, { "a", "q", "r" })
   end)
 
   it("writes large and strided tensors", function()
@@ -93,27 +97,30 @@ describe("safetensors", function()
 
   it("refuses to save what it cannot", function()
     local t = core.tensor { 1 }
-    assert.matches("order has 1 names, there are 2 tensors", message(core.safetensors_save, path, { a = t, b = t }, { "a" }))
-    assert.matches("order names 'c', which is not there", message(core.safetensors_save, path, { a = t, b = t }, { "a", "c" }))
-    assert.matches("tensor 'a' is given twice", message(core.safetensors_save, path, { a = t, b = t }, { "a", "a" }))
-    assert.matches("a tensor's name must be a string, not a number", message(core.safetensors_save, path, { t }))
-    assert.matches("a value of the metadata must be a string, not a number", message(core.safetensors_save, path, { a = t }, nil, { x = 1 }))
-    assert.matches("has a zero byte", message(core.safetensors_save, path, { ["a\0b"] = t }))
-    assert.matches("tensor", message(core.safetensors_save, path, { a = 1 }))
-    assert.matches("cannot write '/nowhere/x': No such file", message(core.safetensors_save, "/nowhere/x", { a = t }))
+    raises("order has 1 names, there are 2 tensors", core.safetensors_save, path, { a = t, b = t }, { "a" })
+    raises("order names 'c', which is not there", core.safetensors_save, path, { a = t, b = t }, { "a", "c" })
+    raises("tensor 'a' is given twice", core.safetensors_save, path, { a = t, b = t }, { "a", "a" })
+    raises("a tensor's name must be a string, not a number", core.safetensors_save, path, { t })
+    raises("a value of the metadata must be a string, not a number", core.safetensors_save, path, { a = t }, nil,
+      { x = 1 })
+    raises("has a zero byte", core.safetensors_save, path, { ["a\0b"] = t })
+    raises("tensor", core.safetensors_save, path, { a = 1 })
+    raises("cannot write '/nowhere/x': No such file", core.safetensors_save, "/nowhere/x", { a = t })
   end)
 
   it("raises at the script's line, and names the file", function()
     core.write_file(path, "12345")
     local text = message(function() core.safetensors_load(path) end)
-    assert.matches("^[^:]*safetensors_spec%.lua:%d+: .*x%.safetensors: 5 bytes are too few for a safetensors file$", text)
+    assert.matches("^[^:]*safetensors_spec%.lua:%d+: .*x%.safetensors: 5 bytes are too few for a safetensors file$",
+      text)
   end)
 
   describe("loaded into tensors", function()
     it("fills them, casting floats", function()
       local a, b = core.randn(7, 5), core.randn(3)
       core.safetensors_save(path, { a = a, b = b:to("bfloat16"), c = core.tensor({ 5 }, { dtype = "int64" }) })
-      local into = { a = core.zeros(7, 5, { dtype = "float64" }), b = core.zeros(3), c = core.zeros(1, { dtype = "int64" }) }
+      local into = { a = core.zeros(7, 5, { dtype = "float64" }), b = core.zeros(3), c = core.zeros(1,
+        { dtype = "int64" }) }
       local missing, unexpected = core.safetensors_load_into(path, into)
       assert.same({}, missing)
       assert.same({}, unexpected)
@@ -140,11 +147,14 @@ describe("safetensors", function()
     end)
 
     it("lists everything that does not fit, and changes nothing", function()
-      core.safetensors_save(path, { a = core.ones(2, 3), b = core.ones(4), d = core.ones(1), e = core.ones(2), ok = core.ones(2) })
-      local into = { a = core.zeros(3, 2), b = core.zeros(4, { dtype = "int64" }), c = core.zeros(1), f = core.zeros(1), ok = core.zeros(2) }
+      core.safetensors_save(path, { a = core.ones(2, 3), b = core.ones(4), d = core.ones(1), e = core.ones(2),
+        ok = core.ones(2) })
+      local into = { a = core.zeros(3, 2), b = core.zeros(4, { dtype = "int64" }), c = core.zeros(1),
+        f = core.zeros(1), ok = core.zeros(2) }
       local text = message(core.safetensors_load_into, path, into)
-      assert.matches("x%.safetensors does not fit: 2 missing: c, f; 2 unexpected: d, e; 2 of another shape or dtype: " ..
-        "a %(float32 %(2, 3%) in the file, float32 %(3, 2%) here%), b %(float32 %(4%) in the file, int64 %(4%) here%)", text)
+      assert.matches("x%.safetensors does not fit: 2 missing: c, f; 2 unexpected: d, e; " ..
+        "2 of another shape or dtype: a %(float32 %(2, 3%) in the file, float32 %(3, 2%) here%), " ..
+        "b %(float32 %(4%) in the file, int64 %(4%) here%)", text)
       assert.same({ 0, 0 }, into.ok:totable())
       text = message(core.safetensors_load_into, path, into, { strict = false })
       assert.matches("does not fit: 2 of another", text)
@@ -157,7 +167,8 @@ describe("safetensors", function()
     end)
 
     it("renames", function()
-      core.safetensors_save(path, { ["transformer.a"] = core.ones(2), ["transformer.mask"] = core.ones(1), b = core.ones(1) })
+      core.safetensors_save(path, { ["transformer.a"] = core.ones(2), ["transformer.mask"] = core.ones(1),
+        b = core.ones(1) })
       local into = { a = core.zeros(2), b = core.zeros(1) }
       core.safetensors_load_into(path, into, {
         rename = function(name)
@@ -166,10 +177,12 @@ describe("safetensors", function()
         end,
       })
       assert.same({ 1, 1 }, into.a:totable())
-      assert.matches("'b' and 'transformer.a' are both for 'b'", message(core.safetensors_load_into, path, { b = core.zeros(1) },
+      assert.matches("'b' and 'transformer.a' are both for 'b'", message(core.safetensors_load_into, path,
+        { b = core.zeros(1) },
         { rename = function(name) return name:find("mask") and "c" or "b" end }))
-      assert.matches("what rename returns must be a string", message(core.safetensors_load_into, path, into, { rename = function() return 1 end }))
-      assert.matches("mine", message(core.safetensors_load_into, path, into, { rename = function() error("mine") end }))
+      raises("what rename returns must be a string", core.safetensors_load_into, path, into,
+        { rename = function() return 1 end })
+      raises("mine", core.safetensors_load_into, path, into, { rename = function() error("mine") end })
     end)
   end)
 

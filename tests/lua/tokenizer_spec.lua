@@ -103,7 +103,7 @@ describe("encode", function()
     assert.matches("spec.lua:%d+: .*unknown option 'truncaton'; did you mean 'truncation'",
       message(function() tok:encode("a", {truncaton = true}) end))
     for want, opts in pairs {
-      ["unknown truncation 'longest'; did you mean 'longest_first'"] = {truncation = "longest", max_length = 3},
+      ["unknown truncation 'longest'. Valid: longest_first, "] = {truncation = "longest", max_length = 3},
       ["max_length is needed, this tokenizer has no model_max_length"] = {truncation = true},
       ["max_length is for truncation or padding"] = {max_length = 3},
       ["max_length = 0 is outside"] = {truncation = true, max_length = 0},

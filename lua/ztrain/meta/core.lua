@@ -225,25 +225,39 @@ core.null = nil
 
 ------------------------------------------------------------------------------- text (bindings/lua_text.c)
 ---@class Tokenizer
----@field vocab_size integer
+---@field vocab_size integer one more than the highest id
 local Tokenizer = {}
+---Its methods (internal: ztrain.tokenizer adds to them).
+core.Tokenizer = Tokenizer
 ---@return Tokenizer
 function core.tokenizer_load(path) end
----@param opts? {vocab_size: integer?, min_frequency: integer?, special_tokens: string[]?}
+---@param paths string[]
+---@param opts? {vocab_size: integer?, min_frequency: integer?, special_tokens: string[]?} 30000, 2, none
+---@return Tokenizer
 function core.tokenizer_train_bpe(paths, opts) end
+---@param text string
+---@param opts? {add_special_tokens: boolean?, split_special_tokens: boolean?} both false
 ---@return integer[]
 function Tokenizer:encode_ids(text, opts) end
----@param ids integer[]|Tensor @param opts? {skip_special_tokens: boolean?}
+---the exact bytes @param ids integer[]|Tensor @param opts? {skip_special_tokens: boolean?}
+---@return string
 function Tokenizer:decode(ids, opts) end
----@return integer?
+---@param token string as files spell it @return integer?
 function Tokenizer:token_to_id(token) end
----@return string?
+---the bytes that an id stands for @return string?
 function Tokenizer:id_to_token(id) end
 ---@param role "bos"|"eos"|"unk"|"pad"|"sep"|"cls"|"mask" @return integer?
 function Tokenizer:special(role) end
+---tokenizer.json, vocab.json, merges.txt, tokenizer_config.json, special_tokens_map.json
 function Tokenizer:save_pretrained(dir) end
----@return string 16 hex digits
+---of everything that encoding depends on @return string 16 hex digits
 function Tokenizer:hash() end
+---What stands around one text, or two (internal). @param pair? boolean
+---@return {id: integer?, text: integer?, type_id: integer}[]
+function Tokenizer:template(pair) end
+---What tokenizer_config.json says of batches (internal).
+---@return {max_length: integer?, padding_side: string, truncation_side: string, type_ids: boolean}
+function Tokenizer:settings() end
 
 ------------------------------------------------------------------------------- data (bindings/lua_data.c)
 ---@class Corpus

@@ -77,7 +77,7 @@ end
 
 local function as_ids(input_ids)
   if util.is_tensor(input_ids) then return input_ids:dim() == 1 and input_ids:reshape(1, -1) or input_ids end
-  if type(input_ids) ~= "table" then util.raise("generate: input_ids must be a tensor or a table of ids") end
+  if type(input_ids) ~= "table" then util.raise("input_ids must be a tensor or a table of ids") end
   local rows = type(input_ids[1]) == "table" and input_ids or {input_ids}
   return core.tensor(rows, {dtype = "int64"})
 end
@@ -137,10 +137,10 @@ end
 local function new_generation(model, ids, o, is_eos)
   local B, T = ids:size()
   local room = o.max_new_tokens and T + o.max_new_tokens or o.max_length or 20
-  if room <= T then util.raise("generate: the prompt of %d tokens leaves no room within max_length %d", T, room) end
+  if room <= T then util.raise("the prompt of %d tokens leaves no room within max_length %d", T, room) end
   local n_positions = model.config.n_positions
   if room - 1 > n_positions then
-    util.raise("generate: %d tokens and %d new ones are more than n_positions %d", T, room - T, n_positions)
+    util.raise("%d tokens and %d new ones are more than n_positions %d", T, room - T, n_positions)
   end
   local self = setmetatable({length = T, room = room, finished = {}}, Generation)
   self.ids = core.full({B, room}, o.pad_token_id or 0, {dtype = "int64"})
@@ -200,7 +200,7 @@ end
 
 local function as_set(ids)
   local set = {}
-  for _, id in ipairs(type(ids) == "table" and ids or {ids}) do set[id] = true end
+  for _, id in ipairs(ids) do set[id] = true end
   return set
 end
 
@@ -212,10 +212,9 @@ local function choose(logits, o, forbidden)
 end
 
 local function run(model, input_ids, o)
-  local is_eos = as_set(o.eos_token_id)
-  if o.pad_token_id == nil then
-    o.pad_token_id = type(o.eos_token_id) == "table" and o.eos_token_id[1] or o.eos_token_id
-  end
+  local end_ids = type(o.eos_token_id) == "table" and o.eos_token_id or {o.eos_token_id}
+  local is_eos = as_set(end_ids)
+  o.pad_token_id = o.pad_token_id or end_ids[1]
   local state = new_generation(model, as_ids(input_ids), o, is_eos)
   local ends, n_new, finished = end_mask(is_eos, model.config.vocab_size), 0, false
   while state.length < state.room and not finished do

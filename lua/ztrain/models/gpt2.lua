@@ -170,23 +170,26 @@ end
 
 local function shape_text(t) return "(" .. table.concat({t:size()}, ", ") .. ")" end
 
+-- What is raised in a module's forward gets the module's path in front.
+
 local function check_ids(name, t)
-  if not util.is_tensor(t) then util.raise("gpt2: batch.%s must be a tensor, not a %s", name, type(t)) end
-  if t:dtype() ~= "int64" then util.raise("gpt2: %s must be int64, not %s", name, t:dtype()) end
+  if not util.is_tensor(t) then util.raise("batch.%s must be a tensor, not a %s", name, type(t)) end
+  if t:dtype() ~= "int64" then util.raise("%s must be int64, not %s", name, t:dtype()) end
 end
 
 local function check_shape(name, t, ids)
   if shape_text(t) ~= shape_text(ids) then
-    util.raise("gpt2: %s is %s, input_ids %s", name, shape_text(t), shape_text(ids))
+    util.raise("%s is %s, input_ids %s", name, shape_text(t), shape_text(ids))
   end
 end
 
 local function check_batch(batch, n_positions)
+  if type(batch) ~= "table" then util.raise("a batch is a table with input_ids, not a %s", type(batch)) end
   local ids = batch.input_ids
   check_ids("input_ids", ids)
-  if ids:dim() ~= 2 then util.raise("gpt2: input_ids must be (batch, sequence), not %s", shape_text(ids)) end
+  if ids:dim() ~= 2 then util.raise("input_ids must be (batch, sequence), not %s", shape_text(ids)) end
   if ids:size(2) > n_positions then
-    util.raise("gpt2: a sequence of %d tokens is longer than n_positions %d", ids:size(2), n_positions)
+    util.raise("a sequence of %d tokens is longer than n_positions %d", ids:size(2), n_positions)
   end
   if batch.position_ids then check_ids("position_ids", batch.position_ids) end
   if batch.labels then check_ids("labels", batch.labels) end
