@@ -174,6 +174,7 @@ end
 ---@return Tensor? bad
 ---@return integer? element
 function M.gradient_norm(params, max_norm)
+  util.check_tensors("clip_grad_norm_", "params", params)
   util.check_number("clip_grad_norm_", "max_norm", max_norm, 0)
   local grads, owners = gradients(params)
   if #grads == 0 then return 0.0, 1 end

@@ -177,6 +177,8 @@ function core.is_terminal(name) end
 function core.mkdirs(path) end
 ---atomic whole-file write
 function core.write_file(path, text) end
+---adds the whole text to the end of a file, or nothing of it
+function core.append_file(path, text) end
 ---@return string? text, string? message
 function core.read_file(path) end
 function core.file_exists(path) end
