@@ -92,6 +92,24 @@ describe("an allocation that fails", function()
     end)
   end
 
+  it("in an optimizer's step leaves all parameters of all groups as they were", function()
+    local failures = 0
+    for n = 1, 60 do
+      local groups = {{params = {x(3), x(2, 2)}}, {params = {x(4)}, lr = 0.5}}
+      local opt, loss = zt.optim.adamw(groups, {lr = 0.1}), 0
+      for _, p in ipairs {groups[1].params[1], groups[1].params[2], groups[2].params[1]} do loss = loss + p:sum() end
+      loss:backward()
+      local before = groups[1].params[1]:hash() .. groups[2].params[1]:hash()
+      core.fail_allocation(n)
+      local ok = pcall(opt.step, opt)
+      core.fail_allocation(0)
+      local after = groups[1].params[1]:hash() .. groups[2].params[1]:hash()
+      failures = failures + (ok and 0 or 1)
+      assert.equal(ok, before ~= after, "allocation " .. n)
+    end
+    assert.is_true(failures > 5)
+  end)
+
   local config = {model_type = "gpt2", n_layer = 1, n_embd = 8, n_head = 2, n_positions = 16, vocab_size = 32}
   local batch = ids(1, 2, 3, 4, 5):reshape(1, -1)
   local folder
