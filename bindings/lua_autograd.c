@@ -191,13 +191,14 @@ static int l_checkpoint(lua_State *L) {
   zt_lua_segment *segment = *box = zt_malloc(sizeof *segment);
   if (!segment) return zt_lua_fail(L, ZT_NOMEM);
   segment->state = state;
-  lua_pushvalue(L, -2);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, segment);
   int first = lua_gettop(L) + 1;
   for (int i = 0; i < ZT_MAX_OUT; i++) slot[i] = zt_new_tensor(L);
-  *box = NULL; /* core takes the segment over */
+  zt_ctx *c = zt_lua_ctx(L);
+  lua_pushvalue(L, first - 2);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, segment);
+  *box = NULL; /* core takes the segment over; nothing raises between the registry and here */
   zt_segment whole = {run_segment, release_segment, segment};
-  zt_lua_try(L, zt_checkpoint(zt_lua_ctx(L), whole, in, n_in, out, ZT_MAX_OUT));
+  zt_lua_try(L, zt_checkpoint(c, whole, in, n_in, out, ZT_MAX_OUT));
   while (n < ZT_MAX_OUT && out[n]) *slot[n] = out[n], n++;
   lua_settop(L, first + n - 1);
   return n;

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "bindings/lua_sources.h"
 #include "bindings/lua_state.h"
 #include "bindings/lua_subjects.h"
 #include "bindings/nearest.h"
@@ -76,14 +77,19 @@ zt_lua *zt_lua_make(lua_State *L, const zt_context_options *options) {
 
 /* --- errors */
 
-static bool is_library(const char *source) { return strncmp(source, "@ztrain/", 8) == 0; }
+/* Whether a chunk's name is that of a file of the library: scripts may lie in a folder ztrain, too. */
+static bool is_library(const char *source, size_t length) {
+  for (const zt_lua_source *row = zt_lua_sources; row->module; row++)
+    if (strncmp(row->chunk + 1, source, length) == 0 && !row->chunk[1 + length]) return true;
+  return false;
+}
 
 /* Pushes "recipe.lua:12: " of the innermost level outside of the library, or "". */
 static void push_where(lua_State *L) {
   lua_Debug ar;
   for (int level = 0; lua_getstack(L, level, &ar); level++) {
     lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || is_library(ar.source)) continue;
+    if (ar.currentline <= 0 || (ar.source[0] == '@' && is_library(ar.source + 1, ar.srclen - 1))) continue;
     lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
     return;
   }
@@ -145,11 +151,18 @@ static size_t where_length(const char *message) {
   return digits && end[0] == ':' && end[1] == ' ' ? (size_t)(end + 2 - message) : 0;
 }
 
+/* Lua's own errors in the library's lines get the script's line in front, too. */
 int zt_lua_on_error(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING) return 1;
   const char *path = zt_scope_path(L), *message = lua_tostring(L, 1);
   if (is_noted(L, 1) && strstr(message, path)) return 1;
   size_t at = where_length(message);
+  if (at && is_library(message, strcspn(message, ":"))) {
+    push_where(L);
+    lua_pushfstring(L, "%s%s", lua_tostring(L, -1), message);
+    at = lua_rawlen(L, -2);
+    message = lua_tostring(L, -1);
+  }
   if (*path) {
     lua_pushlstring(L, message, at);
     lua_pushfstring(L, "%s%s: %s", lua_tostring(L, -1), path, message + at);
@@ -334,7 +347,11 @@ double zt_arg_number(lua_State *L, int arg) {
 
 const char *zt_arg_string(lua_State *L, int arg, size_t *nbytes) {
   if (lua_type(L, arg) != LUA_TSTRING) zt_type_error(L, arg, "string");
-  return lua_tolstring(L, arg, nbytes);
+  size_t length;
+  const char *text = lua_tolstring(L, arg, &length);
+  if (!nbytes && strlen(text) != length) zt_arg_error(L, arg, "the string has a zero byte");
+  if (nbytes) *nbytes = length;
+  return text;
 }
 
 lua_Integer zt_opt_integer(lua_State *L, int arg, lua_Integer otherwise) {

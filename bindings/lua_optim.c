@@ -52,23 +52,35 @@ static int o_add(lua_State *L) {
   return 1;
 }
 
-static int o_step(lua_State *L) {
+static zt_hyper get_hyper(lua_State *L, int index) {
   static const char *const names[] = {"lr",       "beta1",     "beta2",    "eps",        "weight_decay",
                                       "momentum", "dampening", "nesterov", "grad_scale", NULL};
+  zt_check_options(L, index, names);
+  zt_hyper h = {.lr = zt_option_number(L, index, "lr", -1),
+                .beta1 = zt_option_number(L, index, "beta1", 0.9),
+                .beta2 = zt_option_number(L, index, "beta2", 0.999),
+                .eps = zt_option_number(L, index, "eps", 1e-8),
+                .weight_decay = zt_option_number(L, index, "weight_decay", 0),
+                .momentum = zt_option_number(L, index, "momentum", 0),
+                .dampening = zt_option_number(L, index, "dampening", 0),
+                .nesterov = zt_option_boolean(L, index, "nesterov", false),
+                .grad_scale = zt_option_number(L, index, "grad_scale", 1)};
+  if (!(h.lr >= 0)) zt_lua_raise(L, "step: option 'lr' must be given, and not be negative");
+  return h;
+}
+
+/* (self, list of a table for each group) */
+static int o_step(lua_State *L) {
   zt_optimizer *o = check_optim(L);
-  int group = arg_position(L, 2, INT32_MAX);
-  zt_check_options(L, 3, names);
-  zt_hyper h = {.lr = zt_option_number(L, 3, "lr", -1),
-                .beta1 = zt_option_number(L, 3, "beta1", 0.9),
-                .beta2 = zt_option_number(L, 3, "beta2", 0.999),
-                .eps = zt_option_number(L, 3, "eps", 1e-8),
-                .weight_decay = zt_option_number(L, 3, "weight_decay", 0),
-                .momentum = zt_option_number(L, 3, "momentum", 0),
-                .dampening = zt_option_number(L, 3, "dampening", 0),
-                .nesterov = zt_option_boolean(L, 3, "nesterov", false),
-                .grad_scale = zt_option_number(L, 3, "grad_scale", 1)};
-  if (!(h.lr >= 0)) return zt_lua_raise(L, "step: option 'lr' must be given, and not be negative");
-  zt_lua_try(L, zt_optim_step_group(o->optim, group, &h));
+  if (!lua_istable(L, 2)) return zt_type_error(L, 2, "list of groups");
+  int n_groups = (int)lua_rawlen(L, 2);
+  zt_hyper *h = zt_new_buffer(L, (size_t)n_groups * sizeof *h);
+  for (int i = 0; i < n_groups; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    h[i] = get_hyper(L, lua_gettop(L));
+    lua_pop(L, 1);
+  }
+  zt_lua_try(L, zt_optim_step_groups(o->optim, h, n_groups));
   return 0;
 }
 

@@ -123,6 +123,13 @@ static int l_write_file(lua_State *L) {
   return 0;
 }
 
+static int l_append_file(lua_State *L) {
+  size_t nbytes;
+  const char *path = zt_arg_string(L, 1, NULL), *text = zt_arg_string(L, 2, &nbytes);
+  zt_lua_try(L, zt_file_append(path, text, nbytes));
+  return 0;
+}
+
 static int l_read_file(lua_State *L) {
   const char *path = zt_arg_string(L, 1, NULL);
   void **box = zt_new_box(L);
@@ -194,6 +201,7 @@ static const luaL_Reg functions[] = {
     {"is_terminal", l_is_terminal},
     {"mkdirs", l_mkdirs},
     {"write_file", l_write_file},
+    {"append_file", l_append_file},
     {"read_file", l_read_file},
     {"file_exists", l_file_exists},
     {"fail_allocation", l_fail_allocation},

@@ -1,5 +1,6 @@
 /* main.c - the program ztrain: reads the engine's options and runs a recipe in a host. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,21 +132,49 @@ static int read_option(zt_settings *settings, char *argv[], int *at) {
 
 /* --- running */
 
+/* What is said stays one line, and the terminal's own commands stay out of it: names in messages are files' and users'. A
+** line's end becomes a space, with the blanks that follow it; other control characters become "\27". */
+static void say(const char *text) {
+  fputs("ztrain: ", stderr);
+  for (; *text; text++) {
+    unsigned char ch = (unsigned char)*text;
+    if (ch == '\n') {
+      fputc(' ', stderr);
+      text += strspn(text, "\n\t ") - 1;
+    } else if (ch < ' ' || ch == 127) {
+      fprintf(stderr, "\\%d", ch);
+    } else {
+      fputc(ch, stderr);
+    }
+  }
+  fputc('\n', stderr);
+}
+
 static void log_to_stderr(void *user, const char *line) {
   (void)user;
-  fprintf(stderr, "ztrain: %s\n", line);
+  say(line);
 }
 
 /* A failure of standard output (a full disk) shows here at the latest. */
 static int close_output(int status) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return status;
-  fprintf(stderr, "ztrain: standard output: %s\n", strerror(errno));
+  clearerr(stdout);
+  errno = 0; /* the cause of an earlier failure is known no more: one more character shows it */
+  if (fputc('\n', stdout) != EOF) fflush(stdout);
+  fprintf(stderr, "ztrain: standard output: %s\n", errno ? strerror(errno) : "a part could not be written");
   return status ? status : EXIT_FAILED;
+}
+
+/* Where a standard stream is closed, the next file to be opened would take its place, and get what is printed. What is
+** opened instead can only be used the wrong way round: printing fails. */
+static void hold_standard_streams(void) {
+  for (int fd = 0; fd < 3; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) exit(EXIT_FAILED);
 }
 
 static int report(const zt_host *host) {
   fflush(stdout);
-  fprintf(stderr, "ztrain: %s\n", zt_message());
+  say(zt_message());
   const char *traceback = host ? zt_host_traceback(host) : NULL;
   if (traceback) fprintf(stderr, "%s\n", traceback);
   int signal = host ? zt_host_signal(host) : 0;
@@ -164,6 +193,7 @@ static int run_recipe(const zt_settings *settings, char *argv[]) {
 
 int main(int argc, char *argv[]) {
   (void)argc;
+  hold_standard_streams();
   zt_settings settings = {.host = {.log = log_to_stderr, .signals = true}};
   int at = 1;
   while (argv[at] && argv[at][0] == '-') {

@@ -104,5 +104,6 @@ end
 
 acc:save_model(model, args.output_dir)
 tokenizer:save_pretrained(args.output_dir)
-local prompt = valid_set[1].input_ids:narrow(1, 1, math.min(8, args.block_size))
-acc:print(tokenizer:decode(model:generate(prompt, {max_new_tokens = 60, do_sample = true})[1]))
+local prompt = valid_set[1].input_ids:narrow(1, 1, math.min(8, args.block_size - 1))
+local length = math.min(prompt:size(1) + 60, model.config.n_positions)
+acc:print(tokenizer:decode(model:generate(prompt, {max_length = length, do_sample = true})[1]))

@@ -24,7 +24,7 @@ static zt_status fail_write(const char *path) { return zt_fail(ZT_IO, "cannot wr
 
 static zt_status open_regular(const char *path, int *fd, size_t *nbytes) {
   struct stat info;
-  *fd = open(path, O_RDONLY | O_CLOEXEC);
+  *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would wait for one */
   if (*fd < 0) return fail_read(path);
   zt_status st = ZT_OK;
   if (fstat(*fd, &info) != 0)
@@ -138,15 +138,20 @@ zt_status zt_writer_open(const char *path, zt_writer **out) {
   return st;
 }
 
-zt_status zt_writer_write(zt_writer *w, const void *data, size_t nbytes) {
-  const char *next = data;
+/* As write, but all of it; adds what was written to '*done'. */
+static bool write_fully(int fd, const char *data, size_t nbytes, size_t *done) {
   while (nbytes) {
-    ssize_t n = write(w->fd, next, nbytes);
+    ssize_t n = write(fd, data, nbytes);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return zt_fail(ZT_IO, "cannot write '%s': %s (after %zu bytes)", w->path, strerror(errno), w->nbytes);
-    next += n, nbytes -= (size_t)n, w->nbytes += (size_t)n;
+    if (n < 0) return false;
+    data += n, nbytes -= (size_t)n, *done += (size_t)n;
   }
-  return ZT_OK;
+  return true;
+}
+
+zt_status zt_writer_write(zt_writer *w, const void *data, size_t nbytes) {
+  if (write_fully(w->fd, data, nbytes, &w->nbytes)) return ZT_OK;
+  return zt_fail(ZT_IO, "cannot write '%s': %s (after %zu bytes)", w->path, strerror(errno), w->nbytes);
 }
 
 size_t zt_writer_nbytes(const zt_writer *w) { return w->nbytes; }
@@ -196,6 +201,19 @@ zt_status zt_file_write(const char *path, const void *data, size_t nbytes) {
   zt_status st = zt_writer_write(w, data, nbytes);
   if (st == ZT_OK) return zt_writer_commit(w);
   zt_writer_abort(w);
+  return st;
+}
+
+zt_status zt_file_append(const char *path, const void *data, size_t nbytes) {
+  struct stat info;
+  size_t done = 0;
+  ZT_TRY(check_target(path));
+  int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) return fail_write(path);
+  zt_status st = fstat(fd, &info) == 0 && write_fully(fd, data, nbytes, &done) ? ZT_OK : fail_write(path);
+  if (st != ZT_OK && done && ftruncate(fd, info.st_size) != 0)
+    st = zt_fail(ZT_IO, "'%s' ends in %zu of %zu bytes: %s", path, done, nbytes, strerror(errno));
+  if (close(fd) != 0 && st == ZT_OK) st = fail_write(path);
   return st;
 }
 

@@ -32,6 +32,9 @@ ZT_API void zt_writer_abort(zt_writer *w);          /* NULL ok */
 /* open, write, commit */
 ZT_API zt_status zt_file_write(const char *path, const void *data, size_t nbytes);
 
+/* Adds the whole of 'data' to the end of a file, made where it does not exist, or nothing of it. */
+ZT_API zt_status zt_file_append(const char *path, const void *data, size_t nbytes);
+
 ZT_API zt_status zt_make_dirs(const char *path); /* as mkdir -p */
 ZT_API bool zt_file_exists(const char *path);    /* a file or folder that can be seen from here */
 

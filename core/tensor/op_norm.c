@@ -114,15 +114,16 @@ static zt_status residual_forward(zt_ctx *c, zt_call *call) {
 static zt_status residual_backward(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]) {
   saved s = {call->out[1], call->out[2], call->out[3], call->in[2], call->in[3]};
   zt_tensor *g = NULL;
+  zt_status st = ZT_OK;
   if (gout[0])
-    ZT_TRY(run_back(c, s, gout[0], gout[1], &g, call->needs_grad & 4 ? &gin[2] : NULL,
-                    call->needs_grad & 8 ? &gin[3] : NULL));
+    st = run_back(c, s, gout[0], gout[1], &g, call->needs_grad & 4 ? &gin[2] : NULL,
+                  call->needs_grad & 8 ? &gin[3] : NULL);
   else
     g = zt_tensor_retain(gout[1]); /* only the sum was used */
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2 && st == ZT_OK; i++)
     if (call->needs_grad >> i & 1) gin[i] = zt_tensor_retain(g);
   zt_tensor_release(g);
-  return ZT_OK;
+  return st;
 }
 
 const zt_op zt_op_residual_layer_norm = {"residual_layer_norm", 2, 4, 14, false, residual_shape, residual_forward,

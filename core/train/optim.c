@@ -123,20 +123,18 @@ static zt_status step_one(zt_optim *o, entry *e, const zt_tensor *grad, const zt
   }
 }
 
-static bool takes_part(const entry *e, int group) { return e->group == group && e->param->grad; }
-
-zt_status zt_optim_step_group(zt_optim *o, int group, const zt_hyper *h) {
+zt_status zt_optim_step_groups(zt_optim *o, const zt_hyper h[], int n_groups) {
   zt_status st = ZT_OK;
   zt_tensor **grads = zt_calloc((size_t)o->count, sizeof *grads);
   ZT_CHECK_ALLOC(grads);
   for (int i = 0; i < o->count && st == ZT_OK; i++) {
     entry *e = &o->entries[i];
-    if (!takes_part(e, group)) continue;
-    st = prepare(o, e, h);
+    if (e->group >= n_groups || !e->param->grad) continue;
+    st = prepare(o, e, &h[e->group]);
     if (st == ZT_OK) st = zt_contiguous(o->c, e->param->grad, &grads[i]);
   }
   for (int i = 0; i < o->count && st == ZT_OK; i++)
-    if (grads[i]) st = step_one(o, &o->entries[i], grads[i], h);
+    if (grads[i]) st = step_one(o, &o->entries[i], grads[i], &h[o->entries[i].group]);
   for (int i = 0; i < o->count; i++) zt_tensor_release(grads[i]);
   zt_free(grads);
   return zt_wrap(st, "optimizer step");

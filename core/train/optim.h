@@ -28,8 +28,9 @@ ZT_API zt_status zt_optim_new(zt_ctx *c, zt_optim_kind kind, zt_optim **out);
 ZT_API void zt_optim_free(zt_optim *o); /* NULL ok */
 /* Adds a float tensor to a group (0, 1, ...); retains it. A tensor added twice raises. '*index' is its number. */
 ZT_API zt_status zt_optim_add(zt_optim *o, zt_tensor *param, int group, int *index);
-/* Steps every parameter of the group that has a gradient; all or none: memory is got before anything is written. */
-ZT_API zt_status zt_optim_step_group(zt_optim *o, int group, const zt_hyper *h);
+/* Steps every parameter of groups 0 to n_groups - 1 that has a gradient, with its group's numbers; all or none: memory is
+** got before anything is written. */
+ZT_API zt_status zt_optim_step_groups(zt_optim *o, const zt_hyper h[], int n_groups);
 /* Drops the gradients of all parameters. */
 ZT_API void zt_optim_zero_grad(zt_optim *o);
 /* State of parameter 'index' (borrowed, NULL where there is none yet): its steps so far and its moments. For

@@ -110,6 +110,7 @@ static void copy_transposed(const copy_args *a, const zt_loop *loop, int d) {
 zt_status ZT_K(copy)(zt_stream *s, zt_dtype t, void *y, const void *x, const zt_loop *loop) {
   (void)s;
   copy_args a = {zt_dtype_nbytes(t), y, x, zt_inner_stride(loop, 0), zt_inner_stride(loop, 1)};
+  if (zt_loop_count(loop) == 0) return ZT_OK;
   int d = a.sx == 1 || a.sx == 0 ? -1 : contiguous_dim(loop);
   if (d >= 0)
     copy_transposed(&a, loop, d);

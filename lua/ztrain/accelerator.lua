@@ -17,7 +17,6 @@ local util = require "ztrain.util"
 ---@field private loader Loader? the first one prepared: its samples key dropout
 ---@field private optimizers Optimizer[]
 ---@field private names table<Tensor, string>
----@field private metrics file*?
 ---@field private started number
 local Accelerator = {}
 Accelerator.__index = Accelerator
@@ -25,7 +24,11 @@ Accelerator.__index = Accelerator
 ---@param opts? {project_dir: string?}
 ---@return Accelerator
 local function new(opts)
-  opts = util.options("accelerator", opts, {project_dir = util.none})
+  opts = util.options("accelerator", opts, {project_dir = util.optional.string})
+  if opts.project_dir then -- what cannot be written is known before hours of work
+    core.mkdirs(opts.project_dir)
+    core.append_file(opts.project_dir .. "/metrics.jsonl", "")
+  end
   return setmetatable({
     project_dir = opts.project_dir, is_main_process = true, num_processes = 1, process_index = 0, device = "cpu",
     step = 0, live_line = false, optimizers = {}, names = {}, started = core.time(),
@@ -63,7 +66,6 @@ local function stop_if_asked(self)
     core.stop_signal(false)
     return
   end
-  if self.metrics then self.metrics:close() end
   util.raise("stopped by %s after step %d", signal_names[signal] or signal, self.step)
 end
 
@@ -160,15 +162,7 @@ function Accelerator:log(values, step)
   if not self.project_dir or not self.is_main_process then return end
   local line = {step = step or self.step, seconds = core.time() - self.started}
   for key, value in pairs(values) do line[key] = value end
-  if not self.metrics then
-    core.mkdirs(self.project_dir)
-    local file, message = io.open(self.project_dir .. "/metrics.jsonl", "a")
-    if not file then util.raise("%s", message) end
-    self.metrics = file
-  end
-  local ok, message = self.metrics:write(core.json_encode(line), "\n")
-  if ok then ok, message = self.metrics:flush() end
-  if not ok then util.raise("%s/metrics.jsonl: %s", self.project_dir, message) end
+  core.append_file(self.project_dir .. "/metrics.jsonl", core.json_encode(line) .. "\n")
 end
 
 ---Writes the model as a Hugging Face folder, or, where it is none of the library's, as model.safetensors.

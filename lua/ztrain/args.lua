@@ -25,6 +25,7 @@ local Declared = {}
 Declared.__index = Declared
 
 function Declared:add(entry)
+  if type(entry) ~= "table" then util.raise("args: entry %d is %s", #self.order + 1, util.describe(entry)) end
   local name = entry[1]
   if type(name) ~= "string" then util.raise("args: entry %d has no name", #self.order + 1) end
   if self.by_name[name] then util.raise("args: option '%s' is declared twice", name) end
@@ -161,7 +162,10 @@ end
 ---@param opts? ArgsOptions
 ---@return table<string, any>
 return function(declared, opts)
-  opts = util.options("args", opts, {argv = util.none, about = util.none, presets = util.none})
+  if type(declared) ~= "table" then util.raise("args: a table of options is wanted, not %s", util.describe(declared)) end
+  opts = util.options("args", opts, {
+    argv = util.optional.table, about = util.optional.string, presets = util.optional.table,
+  })
   local options = declare(declared, opts.presets)
   local given = read(opts.argv or rawget(_G, "arg") or {}, options, opts.about)
   local preset = {}

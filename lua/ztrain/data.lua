@@ -5,6 +5,15 @@ local util = require "ztrain.util"
 
 local M = {}
 
+-- Raises unless `dataset` is something with a length and an index.
+local function check_dataset(who, dataset)
+  local meta = getmetatable(dataset)
+  local fits = type(dataset) == "table" or type(meta) == "table" and meta.__len and meta.__index
+  if not fits or util.is_tensor(dataset) then
+    util.raise("%s: a dataset has #ds and ds[i]; %s does not", who, util.describe(dataset))
+  end
+end
+
 ------------------------------------------------------------------------------ text
 
 ---Blocks of block_size tokens from text files, for causal language models: ds[i] and fetch(rows) give input_ids, and
@@ -32,7 +41,7 @@ local text_meta = {
 ---@param opts {block_size: integer?, cache_dir: string?} block_size: 1024; cache_dir: of token ids, the user's cache
 ---@return TextDataset
 function M.text(files, tokenizer, opts)
-  opts = util.options("data.text", opts, {block_size = 1024, cache_dir = util.none})
+  opts = util.options("data.text", opts, {block_size = 1024, cache_dir = util.optional.string})
   util.check_number("data.text", "block_size", opts.block_size, 1, nil, true)
   local self = setmetatable({block_size = opts.block_size, corpora = {}, starts = {}, count = 0}, text_meta)
   for i, path in ipairs(type(files) == "table" and files or {files}) do
@@ -90,6 +99,9 @@ end
 ---@param last integer
 ---@return table
 function M.subset(dataset, first, last)
+  check_dataset("data.subset", dataset)
+  util.check_number("data.subset", "first", first, -math.huge, nil, true)
+  util.check_number("data.subset", "last", last, -math.huge, nil, true)
   if first < 1 or last > #dataset or first > last then
     util.raise("data.subset: %d to %d of a dataset of %d", first, last, #dataset)
   end
@@ -104,6 +116,7 @@ end
 ---@return table first
 ---@return table rest
 function M.split(dataset, fraction)
+  check_dataset("data.split", dataset)
   util.check_number("data.split", "fraction", fraction, 0, 1)
   if #dataset < 2 then util.raise("data.split: a dataset of %d cannot be split", #dataset) end
   local n = math.max(1, math.min(#dataset - 1, math.floor(#dataset * fraction)))
@@ -130,6 +143,11 @@ end
 ---@param n_vocab integer
 ---@return number
 function M.unigram_loss(valid, train, n_vocab)
+  for _, dataset in ipairs {valid, train} do
+    check_dataset("data.unigram_loss", dataset)
+    if type(dataset.fetch) ~= "function" then util.raise("data.unigram_loss: a dataset of blocks has fetch(rows)") end
+  end
+  util.check_number("data.unigram_loss", "n_vocab", n_vocab, 1, nil, true)
   return core.no_grad(function()
     local counts = core.ones(n_vocab, {dtype = "float64"})
     each_chunk(train, function(ids)
@@ -143,6 +161,7 @@ function M.unigram_loss(valid, train, n_vocab)
       total = total - log_p:index_select(1, flat):sum():item()
       n = n + flat:numel()
     end)
+    if n == 0 then util.raise("data.unigram_loss: blocks of 1 token leave nothing to predict") end
     return total / n
   end)
 end
@@ -198,6 +217,7 @@ end
 ---@param pad_token_id? integer default 0
 ---@return any
 function M.collate(samples, pad_token_id)
+  if type(samples) ~= "table" then util.raise("collate: a list of samples is wanted, not %s", util.describe(samples)) end
   pad_token_id = pad_token_id or 0
   if type(samples[1]) ~= "table" then return collate_field("", samples, pad_token_id) end
   local batch = {}
@@ -244,8 +264,9 @@ end
 ---@param opts? LoaderOptions
 ---@return Loader
 function M.loader(dataset, opts)
+  check_dataset("data.loader", dataset)
   opts = util.options("data.loader", opts, {
-    batch_size = 1, shuffle = false, seed = util.none, collate = util.none, drop_last = false, pad_token_id = 0,
+    batch_size = 1, shuffle = false, seed = util.optional.number, collate = util.optional["function"], drop_last = false, pad_token_id = 0,
   })
   util.check_number("data.loader", "batch_size", opts.batch_size, 1, nil, true)
   local self = setmetatable(opts, Loader)

@@ -87,15 +87,17 @@ for kind in pairs(kinds) do
   M[kind] = function(params, opts) return new_optimizer(kind, params, opts) end
 end
 
----One update of every parameter that has a gradient.
+---One update of every parameter that has a gradient; where it fails, of none.
 function Optimizer:step()
+  local numbers = {}
   for i, group in ipairs(self.groups) do
     local betas = group.betas or {}
-    self.native:step(i, {
+    numbers[i] = {
       lr = group.lr, beta1 = betas[1], beta2 = betas[2], eps = group.eps, weight_decay = group.weight_decay,
       momentum = group.momentum, dampening = group.dampening, nesterov = group.nesterov, grad_scale = self.grad_scale,
-    })
+    }
   end
+  self.native:step(numbers)
   self.grad_scale = 1
 end
 
@@ -174,6 +176,7 @@ end
 ---@return Tensor? bad
 ---@return integer? element
 function M.gradient_norm(params, max_norm)
+  util.check_tensors("clip_grad_norm_", "params", params)
   util.check_number("clip_grad_norm_", "max_norm", max_norm, 0)
   local grads, owners = gradients(params)
   if #grads == 0 then return 0.0, 1 end

@@ -19,7 +19,7 @@ local function new_window() return {loss = 0, tokens = 0, steps = 0, since = cor
 ---@param opts {total_steps: integer, logging_steps: integer?}
 ---@return Progress
 local function new(acc, opts)
-  opts = util.options("progress", opts, {total_steps = util.none, logging_steps = 10})
+  opts = util.options("progress", opts, {total_steps = util.optional.number, logging_steps = 10})
   util.check_number("progress", "total_steps", opts.total_steps, 0, nil, true)
   util.check_number("progress", "logging_steps", opts.logging_steps, 1, nil, true)
   local live, width = core.is_terminal("stdout")

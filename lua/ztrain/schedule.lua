@@ -126,13 +126,13 @@ end
 local specific = {
   constant = {}, constant_with_warmup = {}, linear = {}, cosine = {num_cycles = 0.5},
   cosine_with_restarts = {num_cycles = 1}, polynomial = {lr_end = 1e-7, power = 1.0},
-  inverse_sqrt = {timescale = util.none},
+  inverse_sqrt = {timescale = util.optional.number},
 }
 local endless = {constant = true, constant_with_warmup = true, inverse_sqrt = true}
 
 local function new_transformers(name, opt, args)
   local who = "schedule." .. name
-  local known = {num_warmup_steps = 0, num_training_steps = util.none}
+  local known = {num_warmup_steps = 0, num_training_steps = util.optional.number}
   for key, default in pairs(specific[name]) do known[key] = default end
   local o = util.options(who, args, known)
   util.check_number(who, "num_warmup_steps", o.num_warmup_steps, 0)
@@ -172,7 +172,7 @@ local function total_steps(who, o)
 end
 
 deepspeed.WarmupLR = {
-  known = {warmup_min_lr = 0.0, warmup_max_lr = util.none, warmup_num_steps = 1000, warmup_type = "log"},
+  known = {warmup_min_lr = 0.0, warmup_max_lr = util.optional.number, warmup_num_steps = 1000, warmup_type = "log"},
   make = function(who, o)
     local warm = warm_steps(who, o)
     return function(it, base_lr)
@@ -185,7 +185,7 @@ deepspeed.WarmupLR = {
 
 deepspeed.WarmupDecayLR = {
   known = {
-    total_num_steps = util.none, warmup_min_lr = 0.0, warmup_max_lr = 0.001, warmup_num_steps = 1000,
+    total_num_steps = util.optional.number, warmup_min_lr = 0.0, warmup_max_lr = 0.001, warmup_num_steps = 1000,
     warmup_type = "log",
   },
   make = function(who, o)
@@ -201,7 +201,7 @@ deepspeed.WarmupDecayLR = {
 
 deepspeed.WarmupCosineLR = {
   known = {
-    total_num_steps = util.none, warmup_min_ratio = 0.0, warmup_num_steps = 1000, cos_min_ratio = 0.0001,
+    total_num_steps = util.optional.number, warmup_min_ratio = 0.0, warmup_num_steps = 1000, cos_min_ratio = 0.0001,
     warmup_type = "log",
   },
   make = function(who, o)
@@ -237,8 +237,8 @@ end
 
 deepspeed.OneCycle = {
   known = {
-    cycle_min_lr = util.none, cycle_max_lr = util.none, decay_lr_rate = 0.0, cycle_first_step_size = 2000,
-    cycle_second_step_size = util.none, cycle_first_stair_count = 0, cycle_second_stair_count = util.none,
+    cycle_min_lr = util.optional.number, cycle_max_lr = util.optional.number, decay_lr_rate = 0.0, cycle_first_step_size = 2000,
+    cycle_second_step_size = util.optional.number, cycle_first_stair_count = 0, cycle_second_stair_count = util.optional.number,
     decay_step_size = 0, cycle_momentum = true, cycle_min_mom = 0.8, cycle_max_mom = 0.9, decay_mom_rate = 0.0,
   },
   make = function(who, o)

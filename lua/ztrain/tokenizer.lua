@@ -75,11 +75,12 @@ end
 local function encode_options(tok, who, given, is_batch)
   local settings = tok:settings()
   local o = util.options(who, given, {
-    add_special_tokens = true, split_special_tokens = false, truncation = false, padding = is_batch,
-    max_length = util.none, pad_to_multiple_of = util.none, pad_token_id = util.none,
+    add_special_tokens = true, split_special_tokens = false, truncation = util.none, padding = util.none,
+    max_length = util.optional.number, pad_to_multiple_of = util.optional.number, pad_token_id = util.optional.number,
     padding_side = settings.padding_side, truncation_side = settings.truncation_side, return_tensors = is_batch,
     return_attention_mask = true, return_token_type_ids = settings.type_ids,
   })
+  if o.padding == nil then o.padding = is_batch end
   if o.truncation == true then o.truncation = "longest_first" end
   if o.padding == true then o.padding = "longest" end
   check_choice(who, "truncation", o.truncation, choices.truncation)

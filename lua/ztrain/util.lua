@@ -45,11 +45,14 @@ function M.distance(a, b)
   return row[#b]
 end
 
+local LONGEST = 64 -- characters of a name that count
+
 ---The names, the nearest to `name` first.
 ---@param name string
 ---@param names string[]
 ---@return string[]
 function M.nearest(name, names)
+  name = name:sub(1, LONGEST)
   local sorted, distance = {table.unpack(names)}, {}
   for _, n in ipairs(names) do distance[n] = M.distance(name:lower(), n:lower()) end
   table.sort(sorted, function(a, b)
@@ -59,6 +62,16 @@ function M.nearest(name, names)
   return sorted
 end
 
+---What a value is, in a few words: itself where it is short, else its type.
+---@param value any
+---@return string
+function M.describe(value)
+  local kind = type(value)
+  if kind == "number" or kind == "boolean" or kind == "nil" then return tostring(value) end
+  if kind == "string" then return ("'%s'"):format(value:sub(1, LONGEST)) end
+  return "a " .. (M.is_tensor(value) and "tensor" or kind)
+end
+
 ---Raises that `name` is not one of `names`: "optim.adamw: unknown option 'lt'; did you mean 'lr'? Valid: lr, eps, ...",
 ---the nearest first.
 ---@param who string? the function
@@ -66,7 +79,7 @@ end
 ---@param name any
 ---@param names string[]
 function M.unknown(who, what, name, names)
-  name = tostring(name)
+  name = type(name) == "string" and name:sub(1, LONGEST) or M.describe(name)
   local sorted = M.nearest(name, names)
   local near = sorted[1] and M.distance(name:lower(), sorted[1]:lower()) <= 1 + #name // 3
   M.raise("%sunknown %s '%s'%s Valid: %s", who and who .. ": " or "", what, name,
@@ -83,10 +96,17 @@ function M.keys(t)
   return list
 end
 
----Checks an option table and fills in defaults. `known` names every option; a value of M.none stands for no default.
+---In M.options: this option has no default, and any value is fine; or one of a type is.
+M.none = {}
+M.optional = {number = {}, string = {}, boolean = {}, table = {}, ["function"] = {}}
+
+local type_of_optional = {}
+for kind, marker in pairs(M.optional) do type_of_optional[marker] = kind end
+
+---Checks an option table and fills in defaults. `known` names every option; a given value has to be of its default's type.
 ---@param who string the function, for messages
 ---@param given table?
----@param known table<string, any>
+---@param known table<string, any> M.none or one of M.optional where there is no default
 ---@return table options a new table
 function M.options(who, given, known)
   if given ~= nil and type(given) ~= "table" then
@@ -94,17 +114,19 @@ function M.options(who, given, known)
   end
   local options = {}
   for key, default in pairs(known) do
-    if default ~= M.none then options[key] = default end
+    if default ~= M.none and not type_of_optional[default] then options[key] = default end
   end
   for key, value in pairs(given or {}) do
-    if known[key] == nil then M.unknown(who, "option", key, M.keys(known)) end
+    local default = known[key]
+    if default == nil then M.unknown(who, "option", key, M.keys(known)) end
+    local wanted = type_of_optional[default] or type(default)
+    if default ~= M.none and type(value) ~= wanted then
+      M.raise("%s: %s must be a %s, not %s", who, key, wanted, M.describe(value))
+    end
     options[key] = value
   end
   return options
 end
-
----In M.options: this option has no default.
-M.none = {}
 
 ---Raises unless `value` is a number within [low, high]; an integer where `integer` is set.
 ---@param who string
@@ -114,11 +136,28 @@ M.none = {}
 ---@param high? number
 ---@param integer? boolean
 function M.check_number(who, name, value, low, high, integer)
-  if type(value) ~= "number" then M.raise("%s: %s must be a number, not a %s", who, name, type(value)) end
+  if type(value) ~= "number" then M.raise("%s: %s must be a number, not %s", who, name, M.describe(value)) end
   if integer and not math.tointeger(value) then M.raise("%s: %s must be an integer, not %s", who, name, value) end
   if value ~= value or value < low or (high and value > high) then
     M.raise("%s: %s = %s is outside [%s, %s]", who, name, value, low, high or "inf")
   end
+end
+
+---Raises unless `value` is a tensor.
+---@param who string
+---@param name string
+---@param value any
+function M.check_tensor(who, name, value)
+  if not M.is_tensor(value) then M.raise("%s: %s must be a tensor, not %s", who, name, M.describe(value)) end
+end
+
+---Raises unless `value` is a list of tensors.
+---@param who string
+---@param name string
+---@param value any
+function M.check_tensors(who, name, value)
+  if type(value) ~= "table" then M.raise("%s: %s must be a list of tensors, not %s", who, name, M.describe(value)) end
+  for i, item in ipairs(value) do M.check_tensor(who, ("%s[%d]"):format(name, i), item) end
 end
 
 ---Whether value is a ztrain tensor (of any Lua state's metatable named "ztrain.Tensor").

@@ -127,6 +127,41 @@ static void test_file_size_limit(void **state) {
   remove(path);
 }
 
+static void test_append(void **state) {
+  (void)state;
+  static const char bytes[10000];
+  struct rlimit before, small;
+  const char *path = scratch_path("lines");
+  assert_ok(zt_file_append(path, "", 0));
+  assert_ok(zt_file_append(path, "one\n", 4));
+  assert_ok(zt_file_append(path, "two\n", 4));
+  assert_content(path, "one\ntwo\n", 8);
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  small = before, small.rlim_cur = 4096;
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+  zt_status st = zt_file_append(path, bytes, sizeof bytes);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_DFL);
+  assert_fails(st, ZT_IO, "cannot write '%s': File too large", path);
+  assert_content(path, "one\ntwo\n", 8); /* a part of a line is taken back */
+  assert_fails(zt_file_append(scratch_path("no/file"), "x", 1), ZT_IO, "cannot write '%s': No such file or directory",
+               scratch_path("no/file"));
+  remove(path);
+}
+
+/* A pipe would block the reader until somebody writes. */
+static void test_pipe(void **state) {
+  (void)state;
+  char *data;
+  size_t nbytes;
+  const char *path = scratch_path("pipe");
+  assert_int_equal(mkfifo(path, 0600), 0);
+  assert_fails(zt_file_read(path, &data, &nbytes), ZT_IO, "cannot read '%s': it is not a regular file", path);
+  assert_fails(zt_file_append(path, "x", 1), ZT_IO, "cannot write '%s': it is not a regular file", path);
+  remove(path);
+}
+
 /* In a process with a mount namespace of its own: a disk of 64 KiB. Exit 77: it cannot be mounted here. */
 static int fill_small_disk(void) {
   static const char bytes[200000];
@@ -202,6 +237,7 @@ int main(void) {
       cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_pieces_and_abort),
       cmocka_unit_test(test_stale_temp),     cmocka_unit_test(test_read_errors),
       cmocka_unit_test(test_write_errors),   cmocka_unit_test(test_file_size_limit),
+      cmocka_unit_test(test_append),         cmocka_unit_test(test_pipe),
       cmocka_unit_test(test_full_disk),      cmocka_unit_test(test_make_dirs),
       cmocka_unit_test(test_relative_paths), cmocka_unit_test(test_out_of_memory),
   };

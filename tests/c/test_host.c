@@ -187,7 +187,7 @@ static const char everything[] =
     "local x = core.tensor({{1, -1}})\n"
     "local y = core.checkpoint(layer, layer(x))\n"
     "y:sum():backward()\n"
-    "optim:step(1, {lr = 0.1})\n"
+    "optim:step({{lr = 0.1}})\n"
     "optim:zero_grad()\n"
     "assert(w.grad == nil)\n"
     "local parts = {core.arange(10):split(3)}\n"

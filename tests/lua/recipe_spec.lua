@@ -88,6 +88,14 @@ describe("gpt_xl_stage3", function()
     assert.is_not.equal(loss "/a", loss "/c")
   end)
 
+  it("shows a sample of a model with few positions, and wants blocks that can be learnt from", function()
+    local config = folder .. "/config.json"
+    support.write(config, '{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 24}')
+    recipe(folder .. "/few", "--config_name", config, "--max_train_steps", "1")
+    assert.match("nothing to predict",
+      support.message(recipe, folder .. "/one", "--block_size", "1", "--max_train_steps", "1"))
+  end)
+
   it("wants a text, and names the nearest option", function()
     assert.match("%-%-train_file is needed", support.message(run))
     assert.match("unknown option '%-%-train_fiel'; did you mean '%-%-train_file'",

@@ -177,6 +177,8 @@ function core.is_terminal(name) end
 function core.mkdirs(path) end
 ---atomic whole-file write
 function core.write_file(path, text) end
+---adds the whole text to the end of a file, or nothing of it
+function core.append_file(path, text) end
 ---@return string? text, string? message
 function core.read_file(path) end
 function core.file_exists(path) end
@@ -199,8 +201,9 @@ local Optim = {}
 function core.optim(kind) end
 ---@param group integer from 1 @return integer index from 1
 function Optim:add(param, group) end
----@param hyper {lr: number, beta1: number?, beta2: number?, eps: number?, weight_decay: number?, momentum: number?, dampening: number?, nesterov: boolean?, grad_scale: number?}
-function Optim:step(group, hyper) end
+---One table a group; all parameters that have a gradient are stepped, or none.
+---@param groups {lr: number, beta1: number?, beta2: number?, eps: number?, weight_decay: number?, momentum: number?, dampening: number?, nesterov: boolean?, grad_scale: number?}[]
+function Optim:step(groups) end
 function Optim:zero_grad() end
 ---@return integer steps, Tensor? m, Tensor? v
 function Optim:state(index) end

@@ -4,21 +4,40 @@ local util = require "ztrain.util"
 
 local M = {}
 
+---A file that holds one JSON object.
+---@param path string
+---@return table
+function M.load(path)
+  local object = core.json_load(path)
+  if type(object) ~= "table" or #object > 0 then util.raise("%s: is not a JSON object", path) end
+  return object
+end
+
 ---The table of a config.json, of a folder that has one, or the given table itself.
 ---@param source string|table
 ---@return table
 function M.read(source)
   if type(source) == "table" then return source end
-  if type(source) ~= "string" then util.raise("a config is a path or a table, not a %s", type(source)) end
+  if type(source) ~= "string" then util.raise("a config is a path or a table, not %s", util.describe(source)) end
   if not source:match("%.json$") then source = source .. "/config.json" end
-  return core.json_load(source)
+  return M.load(source)
 end
 
 -- A key that the model does not know is kept, as configs carry many that only others read; but not one that looks like
 -- a slip of the pen.
 local function check_key(key, defaults)
+  if type(key) ~= "string" then util.raise("config has the key %s, which is no name", util.describe(key)) end
   local nearest = util.nearest(key, util.keys(defaults))[1]
-  if util.distance(key, nearest) <= 2 then util.raise("config has '%s'; '%s' is what the model knows", key, nearest) end
+  if #key <= #nearest + 2 and util.distance(key, nearest) <= 2 then
+    util.raise("config has '%s'; '%s' is what the model knows", key, nearest)
+  end
+end
+
+-- A value is of its default's type; the ids of tokens may also be null, or lists.
+local function check_value(key, value, default)
+  if default == nil or default == util.none or key:match("_token_id$") or type(value) == type(default) then return end
+  util.raise("config: '%s' must be a %s, not %s", key, type(default),
+    value == core.null and "null" or util.describe(value))
 end
 
 ---A model's config: what `given` says, else `defaults`. null in `given` means: no value, not the default's.
@@ -34,6 +53,7 @@ function M.complete(given, defaults, other_names)
   for key, value in pairs(given) do
     key = other_names and other_names[key] or key
     if defaults[key] == nil then check_key(key, defaults) end
+    check_value(key, value, defaults[key])
     if value == core.null then value = nil end
     config[key] = value
   end

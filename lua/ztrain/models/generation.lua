@@ -57,29 +57,57 @@ end
 ------------------------------------------------------------------------------ options
 
 local known = {
-  max_new_tokens = util.none, max_length = util.none, min_new_tokens = 0, do_sample = false, temperature = 1.0,
-  top_k = 50, top_p = 1.0, eos_token_id = util.none, pad_token_id = util.none, attention_mask = util.none,
-  use_cache = true,
+  max_new_tokens = util.optional.number, max_length = util.optional.number, min_new_tokens = 0, do_sample = false,
+  temperature = 1.0, top_k = 50, top_p = 1.0, eos_token_id = util.none, pad_token_id = util.optional.number,
+  attention_mask = util.none, use_cache = true,
 }
+
+local function check_options(o)
+  util.check_number("generate", "min_new_tokens", o.min_new_tokens, 0, nil, true)
+  for _, key in ipairs {"max_new_tokens", "max_length"} do
+    if o[key] then util.check_number("generate", key, o[key], 1, nil, true) end
+  end
+  if o.pad_token_id then util.check_number("generate", "pad_token_id", o.pad_token_id, -math.huge, nil, true) end
+  for _, id in ipairs(type(o.eos_token_id) == "table" and o.eos_token_id or {o.eos_token_id}) do
+    util.check_number("generate", "eos_token_id", id, -math.huge, nil, true)
+  end
+end
 
 -- What the call says, else generation_config.json, else config.json, else transformers' default.
 local function options(model, given)
-  local o, call = util.options("generate", nil, known), util.options("generate", given, known)
+  local call, merged = util.options("generate", given, known), {}
   for _, source in ipairs {model.config, model.generation_config or {}, given or {}} do
     for key in pairs(known) do
-      if source[key] ~= nil and source[key] ~= core.null then o[key] = source[key] end
+      if source[key] ~= nil and source[key] ~= core.null then merged[key] = source[key] end
     end
   end
-  if given and given.max_length and not given.max_new_tokens then o.max_new_tokens = nil end
-  o.attention_mask = call.attention_mask
+  if given and given.max_length and not given.max_new_tokens then merged.max_new_tokens = nil end
+  merged.attention_mask = call.attention_mask
+  local o = util.options("generate", merged, known)
+  check_options(o)
   return o
 end
 
+-- int64 (B, T), T 1 or more.
 local function as_ids(input_ids)
-  if util.is_tensor(input_ids) then return input_ids:dim() == 1 and input_ids:reshape(1, -1) or input_ids end
-  if type(input_ids) ~= "table" then util.raise("input_ids must be a tensor or a table of ids") end
-  local rows = type(input_ids[1]) == "table" and input_ids or {input_ids}
-  return core.tensor(rows, {dtype = "int64"})
+  local ids = input_ids
+  if type(ids) == "table" then
+    ids = core.tensor(type(ids[1]) == "table" and ids or {ids}, {dtype = "int64"})
+  end
+  util.check_tensor("generate", "input_ids", ids)
+  if ids:dim() == 1 then ids = ids:reshape(1, -1) end
+  if ids:dtype() ~= "int64" or ids:dim() ~= 2 or ids:size(2) == 0 then
+    util.raise("generate: input_ids must be int64 (batch, sequence) with a token at least, not %s (%s)", ids:dtype(),
+      table.concat({ids:size()}, ", "))
+  end
+  return ids
+end
+
+local function check_mask(mask, ids)
+  if mask == nil then return end
+  util.check_tensor("generate", "attention_mask", mask)
+  local shape, wanted = table.concat({mask:size()}, ", "), table.concat({ids:size()}, ", ")
+  if shape ~= wanted then util.raise("generate: attention_mask is (%s), input_ids (%s)", shape, wanted) end
 end
 
 -- Rows of 0 and 1. Without a mask it is all ones, but where the prompt has pad tokens that are no end tokens.
@@ -215,7 +243,9 @@ local function run(model, input_ids, o)
   local end_ids = type(o.eos_token_id) == "table" and o.eos_token_id or {o.eos_token_id}
   local is_eos = as_set(end_ids)
   o.pad_token_id = o.pad_token_id or end_ids[1]
-  local state = new_generation(model, as_ids(input_ids), o, is_eos)
+  local ids = as_ids(input_ids)
+  check_mask(o.attention_mask, ids)
+  local state = new_generation(model, ids, o, is_eos)
   local ends, n_new, finished = end_mask(is_eos, model.config.vocab_size), 0, false
   while state.length < state.room and not finished do
     finished = core.scope("generate", function()

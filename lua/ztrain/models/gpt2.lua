@@ -25,12 +25,21 @@ local activations = {
   tanh = "tanh",
 }
 
+local MAX_LAYERS = 10000 -- a config that says more is wrong, and would fill the memory with empty modules
+
 local function check(config)
   if not activations[config.activation_function] then
     util.unknown("gpt2", "activation_function", config.activation_function, util.keys(activations))
   end
   for _, key in ipairs {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"} do
-    util.check_number("gpt2", key, config[key], 1, nil, true)
+    util.check_number("gpt2", key, config[key], 1, key == "n_layer" and MAX_LAYERS or nil, true)
+  end
+  if config.n_inner then util.check_number("gpt2", "n_inner", config.n_inner, 1, nil, true) end
+  for _, key in ipairs {"resid_pdrop", "embd_pdrop", "attn_pdrop"} do
+    util.check_number("gpt2", key, config[key], 0, 1)
+  end
+  for _, key in ipairs {"layer_norm_epsilon", "initializer_range"} do
+    util.check_number("gpt2", key, config[key], 0)
   end
   if config.n_embd % config.n_head ~= 0 then
     util.raise("gpt2: n_embd %d is no multiple of n_head %d", config.n_embd, config.n_head)

@@ -12,7 +12,9 @@ local registry = {gpt2 = require "ztrain.models.gpt2"}
 ---@field gradient_checkpointing? boolean blocks are computed again in backward instead of keeping their activations
 ---@field config? table values that take the place of the config's
 
-local known_options = {dtype = util.none, gradient_checkpointing = false, config = util.none}
+local known_options = {
+  dtype = util.optional.string, gradient_checkpointing = false, config = util.optional.table,
+}
 
 local function new_model(who, source, opts, init)
   opts = util.options(who, opts, known_options)
@@ -20,6 +22,7 @@ local function new_model(who, source, opts, init)
   for key, value in pairs(config_file.read(source)) do given[key] = value end
   for key, value in pairs(opts.config or {}) do given[key] = value end
   local class = registry[given.model_type]
+  if given.model_type == nil then util.raise("%s: the config has no model_type", who) end
   if not class then util.unknown(who, "model_type", given.model_type, util.keys(registry)) end
   local model = class(given, {init = init, gradient_checkpointing = opts.gradient_checkpointing})
   return opts.dtype and model:to(opts.dtype) or model
@@ -36,7 +39,7 @@ function M.from_config(source, opts) return new_model("models.from_config", sour
 ---@param opts? ModelOptions
 ---@return PreTrainedModel
 function M.from_pretrained(folder, opts)
-  if type(folder) ~= "string" then util.raise("models.from_pretrained: a folder is wanted, not a %s", type(folder)) end
+  if type(folder) ~= "string" then util.raise("models.from_pretrained: a folder is wanted, not %s", util.describe(folder)) end
   local model = new_model("models.from_pretrained", folder .. "/config.json", opts, false)
   model:load_pretrained(folder)
   return model:eval()

@@ -23,7 +23,7 @@ function PreTrainedModel:load_pretrained(folder)
   local path = core.file_exists(index) and index or folder .. "/model.safetensors"
   core.safetensors_load_into(path, (self:state_dict()), {rename = function(name) return self:rename(name) end})
   local generation = folder .. "/generation_config.json"
-  if core.file_exists(generation) then self.generation_config = core.json_load(generation) end
+  if core.file_exists(generation) then self.generation_config = config_file.load(generation) end
 end
 
 ---Writes a Hugging Face folder that transformers opens: config.json, generation_config.json, model.safetensors.

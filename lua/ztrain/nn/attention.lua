@@ -19,6 +19,7 @@ local M = {}
 M.MultiheadAttention = module.class "MultiheadAttention"
 
 function M.MultiheadAttention:init(embed_dim, num_heads, opts)
+  util.check_number("nn.MultiheadAttention", "embed_dim", embed_dim, 1, nil, true)
   util.check_number("nn.MultiheadAttention", "num_heads", num_heads, 1, nil, true)
   if embed_dim % num_heads ~= 0 then
     util.raise("nn.MultiheadAttention: embed_dim %d is no multiple of num_heads %d", embed_dim, num_heads)
@@ -69,8 +70,9 @@ end
 M.TransformerBlock = module.class "TransformerBlock"
 
 function M.TransformerBlock:init(embed_dim, num_heads, opts)
+  util.check_number("nn.TransformerBlock", "embed_dim", embed_dim, 1, nil, true)
   opts = util.options("nn.TransformerBlock", opts,
-    {ffn_dim = util.none, act = "gelu", dropout = 0, causal = false, eps = 1e-5})
+    {ffn_dim = util.optional.number, act = "gelu", dropout = 0, causal = false, eps = 1e-5})
   local ffn_dim = opts.ffn_dim or 4 * embed_dim
   self.ln_1 = layers.LayerNorm(embed_dim, {eps = opts.eps})
   self.attn = M.MultiheadAttention(embed_dim, num_heads, {dropout = opts.dropout, causal = opts.causal})

@@ -2,6 +2,7 @@
 local attention = require "ztrain.nn.attention"
 local layers = require "ztrain.nn.layers"
 local module = require "ztrain.nn.module"
+local util = require "ztrain.util"
 
 ---@class ztrain.nn
 local M = {
@@ -18,6 +19,9 @@ end
 ---Marks a tensor as a parameter: assigned to a module's field it is trained with it.
 ---@param tensor Tensor
 ---@return Tensor tensor
-function M.Parameter(tensor) return tensor:requires_grad_() end
+function M.Parameter(tensor)
+  util.check_tensor("nn.Parameter", "the argument", tensor)
+  return tensor:requires_grad_()
+end
 
 return M

@@ -59,4 +59,16 @@ function M.kaiming_normal_(t, a)
   return t:normal_(0, math.sqrt(2 / ((1 + (a or 0) ^ 2) * fans("kaiming_normal_", t))))
 end
 
+-- All of them take a tensor, then numbers.
+for name, fill in pairs(M) do
+  M[name] = function(t, ...)
+    util.check_tensor("nn.init." .. name, "the first argument", t)
+    for i = 1, select("#", ...) do
+      local value = select(i, ...)
+      if value ~= nil then util.check_number("nn.init." .. name, "argument " .. i + 1, value, -math.huge) end
+    end
+    return fill(t, ...)
+  end
+end
+
 return M

@@ -33,7 +33,10 @@ M.Linear = module.class "Linear"
 function M.Linear:init(in_features, out_features, opts)
   check_size("nn.Linear", "in_features", in_features)
   check_size("nn.Linear", "out_features", out_features)
-  opts = util.options("nn.Linear", opts, {bias = true, act = util.none, std = util.none, weight = util.none})
+  opts = util.options("nn.Linear", opts, {
+    bias = true, act = util.optional.string, std = util.optional.number, weight = util.none,
+  })
+  if opts.weight ~= nil then util.check_tensor("nn.Linear", "weight", opts.weight) end
   local bound = 1 / math.sqrt(in_features)
   local function start(t) return opts.std and normal(t, opts.std) or t:uniform_(-bound, bound) end
   self.weight = opts.weight or start(parameter(out_features, in_features))
@@ -53,7 +56,7 @@ M.Conv1D = module.class "Conv1D"
 function M.Conv1D:init(nf, nx, opts)
   check_size("nn.Conv1D", "nf", nf)
   check_size("nn.Conv1D", "nx", nx)
-  opts = util.options("nn.Conv1D", opts, {act = util.none, std = 0.02})
+  opts = util.options("nn.Conv1D", opts, {act = util.optional.string, std = 0.02})
   self.weight = normal(parameter(nx, nf), opts.std)
   self.bias = parameter(nf)
   self.act = opts.act
