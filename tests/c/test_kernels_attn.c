@@ -142,6 +142,7 @@ static void reference_query(problem *p, int64_t b, int64_t h, int64_t i, double 
   const zt_attention *a = &p->a;
   const int64_t n_d = a->head_dim, at_q = flat(a, a->n_q, b, i, h), row = (b * a->n_head + h) * a->n_q + i;
   double size = weigh(p, b, h, i, w, &p->lse[row]), sum = 0.0, sum_size = 0.0;
+  double inner = dtype_error(zt_dtype_stat(p->t)) / dtype_error(p->t); /* what is computed before rounding to p->t */
   for (int64_t j = 0; j < a->n_k; j++)
     for (int64_t d = 0; d < n_d; d++) {
       double term = w[j] * dropout_factor(a, b, h, i, j) * v_at(p, b, j, h, d);
@@ -149,7 +150,7 @@ static void reference_query(problem *p, int64_t b, int64_t h, int64_t i, double 
     }
   for (int64_t d = 0; d < n_d; d++) {
     sum += p->out[at_q + d] * gout_at(p, b, i, h, d);
-    sum_size += fabs(p->out[at_q + d] * gout_at(p, b, i, h, d)) + dtype_error(p->t) * p->out_size[at_q + d];
+    sum_size += fabs(gout_at(p, b, i, h, d)) * (fabs(p->out[at_q + d]) + inner * p->out_size[at_q + d]);
   }
   for (int64_t j = 0; j < a->n_k; j++) {
     int64_t at_k = flat(a, a->n_k, b, j, h);
