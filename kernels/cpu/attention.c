@@ -74,9 +74,11 @@ static size_t plan_scratch(scratch *s, char *base, zt_dtype t, const zt_attentio
   return used;
 }
 
+/* Of small products, eight multiplications take what an element of cheap work does. */
 static size_t n_threads(const zt_attention *a) {
-  size_t items = (size_t)(a->n_batch * a->n_head * zt_n_parts((size_t)a->n_q, QUERIES));
-  return zt_smaller(items ? items : 1, (size_t)omp_get_max_threads());
+  size_t items = (size_t)(a->n_batch * a->n_head) * zt_n_parts((size_t)a->n_q, QUERIES);
+  size_t products = (size_t)(a->n_batch * a->n_head * a->n_q * a->n_k * a->head_dim);
+  return zt_worth_threads(products / 8) ? zt_smaller(items, (size_t)omp_get_max_threads()) : 1;
 }
 
 static size_t workspace_nbytes(zt_dtype t, const zt_attention *a, bool backward) {

@@ -376,7 +376,7 @@ static void thread_count_changes_no_bit(void **state) {
   (void)state;
   const int threads = omp_get_max_threads();
   FOR_FLOATS(t) FOR_KERNELS(k) {
-    problem p = make(t, 2, 3, 150, 150, 16, true, 0.1, 2);
+    problem p = make(t, 2, 3, 150, 150, 16, true, 0.1, 2); /* large enough for threads */
     add_bias(&p, 12);
     omp_set_num_threads(1);
     result one = run(k->table, &p);
