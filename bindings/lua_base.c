@@ -263,12 +263,13 @@ zt_tensor **zt_check_tensors(lua_State *L, int arg, int *n) {
 
 /* --- other userdata */
 
-/* Upvalue 1 is the class's zt_release_fn. */
+/* Upvalue 1 is the class's zt_release_fn, upvalue 2 its metatable: scripts can call this with anything. */
 static int object_gc(lua_State *L) {
   zt_lua_peek(L);
   zt_release_fn release;
   memcpy(&release, lua_touserdata(L, lua_upvalueindex(1)), sizeof release);
-  release(lua_touserdata(L, 1));
+  if (lua_type(L, 1) == LUA_TUSERDATA && lua_getmetatable(L, 1) && lua_rawequal(L, -1, lua_upvalueindex(2)))
+    release(lua_touserdata(L, 1));
   return 0;
 }
 
@@ -276,7 +277,8 @@ void zt_new_class(lua_State *L, const char *name, const luaL_Reg *methods, zt_re
   luaL_newmetatable(L, name);
   zt_release_fn *kept = lua_newuserdatauv(L, sizeof *kept, 0);
   memcpy(kept, &release, sizeof release);
-  lua_pushcclosure(L, object_gc, 1);
+  lua_pushvalue(L, -2);
+  lua_pushcclosure(L, object_gc, 2);
   lua_pushvalue(L, -1);
   lua_setfield(L, -3, "__gc");
   lua_setfield(L, -2, "__close");

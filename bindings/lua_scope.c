@@ -82,10 +82,11 @@ static int handle_close(lua_State *L) {
   return 0;
 }
 
-/* Its __gc. */
+/* Its __gc, which scripts can reach, too. */
 static int handle_gc(lua_State *L) {
   zt_lua *state = zt_lua_peek(L);
-  zt_handle **userdata = lua_touserdata(L, 1);
+  zt_handle **userdata = luaL_testudata(L, 1, ZT_TENSOR_CLASS);
+  if (!userdata) return 0;
   if (state && *userdata) {
     zt_handle_clear(state, *userdata);
     slot_put(state, &(*userdata)->link);

@@ -68,12 +68,14 @@ static zt_status fill_uniform(zt_ctx *c, zt_tensor *t, double low, double high) 
 zt_status zt_normal_(zt_ctx *c, zt_tensor *t, double mean, double std) {
   ZT_TRY(zt_check_float(t, "normal_: the tensor"));
   ZT_TRY(check_writable(c, t, "normal_"));
+  if (!(std >= 0)) return zt_fail(ZT_INVALID, "normal_: the standard deviation is %g, less than 0", std);
   return fill_through(c, t, fill_normal, mean, std);
 }
 
 zt_status zt_uniform_(zt_ctx *c, zt_tensor *t, double low, double high) {
   ZT_TRY(zt_check_float(t, "uniform_: the tensor"));
   ZT_TRY(check_writable(c, t, "uniform_"));
+  if (!(low <= high)) return zt_fail(ZT_INVALID, "uniform_: low %g is above high %g", low, high);
   return fill_through(c, t, fill_uniform, low, high);
 }
 

@@ -78,9 +78,15 @@ static zt_status apply_loss(zt_ctx *c, zt_call *call, zt_tensor **loss, zt_tenso
 
 /* ---- cross_entropy: in = logits, labels; attr.i[0] = ignore_index, attr.f[0] = smoothing */
 
+static zt_status check_smoothing(double smoothing) {
+  if (smoothing >= 0 && smoothing <= 1) return ZT_OK;
+  return zt_fail(ZT_INVALID, "label_smoothing is %g, it must lie in [0, 1]", smoothing);
+}
+
 static zt_status cross_entropy_shape(zt_ctx *c, zt_call *call) {
   zt_tensor *logits = call->in[0];
   ZT_TRY(zt_check_float(logits, "logits"));
+  ZT_TRY(check_smoothing(call->attr.f[0]));
   if (logits->ndim < 1) return zt_fail(ZT_SHAPE, "logits have no dimensions");
   ZT_TRY(check_labels(c, logits, call->in[1], logits->shape[logits->ndim - 1], call->attr.i[0]));
   return declare(call, logits->dtype);
@@ -152,6 +158,7 @@ enum { CHUNK_NBYTES = 64 << 20, MIN_CHUNK_ROWS = 64 };
 
 static zt_status linear_ce_shape(zt_ctx *c, zt_call *call) {
   zt_tensor *x = call->in[0], *w = call->in[1];
+  ZT_TRY(check_smoothing(call->attr.f[0]));
   ZT_TRY(zt_check_float(x, "the input"));
   ZT_TRY(zt_check_dtype(w, x->dtype, "the weight"));
   if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1])

@@ -14,6 +14,7 @@ static zt_status declare(zt_call *call, const zt_tensor *w, const zt_tensor *b, 
   const zt_tensor *x = call->in[0];
   ZT_TRY(zt_check_float(x, "the input"));
   if (x->ndim < 1) return zt_fail(ZT_SHAPE, "the input has no dimensions");
+  if (!(call->attr.f[0] >= 0)) return zt_fail(ZT_INVALID, "eps is %g, it must not be negative", call->attr.f[0]);
   ZT_TRY(check_vector(x, w, "weight"));
   ZT_TRY(check_vector(x, b, "bias"));
   for (int i = 0; i < n_outs; i++) ZT_TRY(zt_call_out(call, x->dtype, x->ndim, x->shape));

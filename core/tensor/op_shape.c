@@ -360,8 +360,10 @@ zt_status zt_stack(zt_ctx *c, zt_tensor **y, zt_tensor *const x[], int n, int di
   *y = NULL;
   if (n < 1) return zt_fail(ZT_INVALID, "stack: no tensors");
   int d = dim < 0 ? dim + x[0]->ndim + 1 : dim, made = 0;
-  if (d < 0 || d > x[0]->ndim || x[0]->ndim == ZT_MAX_DIM)
-    return zt_fail(ZT_SHAPE, "stack: dimension %d of tensors %s", dim, zt_shape_text(x[0]));
+  if (x[0]->ndim == ZT_MAX_DIM)
+    return zt_fail(ZT_SHAPE, "stack: tensors %s have %d dimensions, no more are possible", zt_shape_text(x[0]),
+                   ZT_MAX_DIM);
+  if (d < 0 || d > x[0]->ndim) return zt_fail(ZT_SHAPE, "stack: dimension %d of tensors %s", dim, zt_shape_text(x[0]));
   zt_tensor **parts = zt_calloc((size_t)n, sizeof *parts);
   ZT_CHECK_ALLOC(parts);
   zt_status st = ZT_OK;

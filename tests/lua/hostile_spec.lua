@@ -155,3 +155,61 @@ describe("an accelerator", function()
     support.clean()
   end)
 end)
+
+describe("models and modules", function()
+  local i64 = {dtype = "int64"}
+  local model = zt.models.from_config {model_type = "gpt2", n_layer = 1, n_embd = 8, n_head = 2, n_positions = 16,
+    vocab_size = 32}
+
+  it("say what is wrong with a batch", function()
+    local ids = zt.zeros({1, 3}, i64)
+    local function bad(key, value) return says(model, {input_ids = ids, [key] = value}) end
+    assert.matches("index 32 at position 1 of %(1, 2%)", bad("input_ids", zt.tensor({{1, 32}}, i64)))
+    assert.matches("label 99 at position 1 of %(1, 3%)", bad("labels", zt.tensor({{1, 2, 99}}, i64)))
+    assert.matches("attention_mask must be a tensor, not a table", bad("attention_mask", {1, 1, 1}))
+    assert.matches("position_ids is %(2, 3%)", bad("position_ids", zt.zeros({2, 3}, i64)))
+    assert.matches("no tokens", bad("input_ids", zt.zeros({1, 0}, i64)))
+    assert.equal(0, model {input_ids = zt.zeros({0, 3}, i64), labels = zt.zeros({0, 3}, i64)}.count)
+    assert.same({0, 4}, {model:generate(zt.zeros({0, 3}, i64), {max_new_tokens = 1}):size()})
+  end)
+
+  it("cannot hold themselves", function()
+    local A = zt.nn.class "A"
+    local a, b, c = A(), A(), A()
+    a.b, b.c = b, c
+    for _, holder in ipairs {a, b, c} do
+      assert.matches("cannot hold itself", says(function() holder.again = a end))
+    end
+    assert.equal("a.b.c", c:path())
+  end)
+
+  it("refuse numbers out of range", function()
+    local x, label = zt.ones(1, 3), zt.zeros({1}, i64)
+    for _, smoothing in ipairs {-0.1, 1.5, 0 / 0} do
+      assert.matches("label_smoothing is", says(zt.cross_entropy, x, label, {label_smoothing = smoothing}))
+      assert.matches("label_smoothing is",
+        says(zt.linear_cross_entropy, x, zt.ones(2, 3), label, {label_smoothing = smoothing}))
+    end
+    assert.matches("eps is", says(zt.layer_norm, x, nil, nil, -1))
+    assert.matches("standard deviation is", says(x.normal_, x, 0, -1))
+    assert.matches("low 1 is above high 0", says(x.uniform_, x, 1, 0))
+    assert.matches("no more are possible", says(zt.stack, {zt.ones(1, 1, 1, 1, 1, 1)}, 1))
+  end)
+end)
+
+describe("finalizers", function()
+  it("called by hand, on anything, harm nothing", function()
+    local tensor, optim = zt.ones(2), core.optim "sgd"
+    for _, object in ipairs {tensor, optim} do
+      local meta = getmetatable(object)
+      for _, name in ipairs {"__gc", "__close"} do
+        for _, value in ipairs {5, "x", io.stdout, {}, tensor == object and optim or tensor} do pcall(meta[name], value) end
+        pcall(meta[name])
+        pcall(meta[name], object)
+        pcall(meta[name], object)
+      end
+    end
+    assert.is_false(pcall(tensor.sum, tensor))
+    assert.is_false(pcall(optim.zero_grad, optim))
+  end)
+end)

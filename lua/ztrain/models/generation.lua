@@ -207,10 +207,10 @@ function Generation:append(tokens, pad, is_eos)
     if self.finished[i] then token = pad end
     self.finished[i] = self.finished[i] or is_eos[token] or false
     all_finished = all_finished and self.finished[i]
-    column[i] = {token}
+    column[i] = token
   end
   self.length = self.length + 1
-  self.ids:narrow(2, self.length, 1):copy_(core.tensor(column, {dtype = "int64"}))
+  self.ids:narrow(2, self.length, 1):copy_(core.tensor(column, {dtype = "int64"}):reshape(#column, 1))
   for _, row in ipairs(self.position_rows or {}) do
     row[self.length] = row.next
     row.next = row.next + 1

@@ -182,7 +182,7 @@ local function shape_text(t) return "(" .. table.concat({t:size()}, ", ") .. ")"
 -- What is raised in a module's forward gets the module's path in front.
 
 local function check_ids(name, t)
-  if not util.is_tensor(t) then util.raise("batch.%s must be a tensor, not a %s", name, type(t)) end
+  util.check_tensor("batch", name, t)
   if t:dtype() ~= "int64" then util.raise("%s must be int64, not %s", name, t:dtype()) end
 end
 
@@ -200,7 +200,13 @@ local function check_batch(batch, n_positions)
   if ids:size(2) > n_positions then
     util.raise("a sequence of %d tokens is longer than n_positions %d", ids:size(2), n_positions)
   end
-  if batch.position_ids then check_ids("position_ids", batch.position_ids) end
+  if ids:size(2) == 0 then util.raise("input_ids is %s: sequences of no tokens", shape_text(ids)) end
+  local positions = batch.position_ids
+  if positions then
+    check_ids("position_ids", positions)
+    if positions:size(1) ~= 1 or positions:dim() ~= 2 then check_shape("position_ids", positions, ids) end
+  end
+  if batch.attention_mask then util.check_tensor("batch", "attention_mask", batch.attention_mask) end
   if batch.labels then check_ids("labels", batch.labels) end
   for _, name in ipairs {"attention_mask", "labels"} do
     if batch[name] then check_shape(name, batch[name], ids) end
@@ -250,7 +256,7 @@ end
 -- For generation: logits (B, V) of the last position.
 function GPT2:next_logits(ids, mask, position_ids, cache)
   local hidden = self.transformer(ids, mask, position_ids, cache)
-  return self.lm_head(hidden:narrow(2, hidden:size(2), 1)):reshape(ids:size(1), -1)
+  return self.lm_head(hidden:narrow(2, hidden:size(2), 1)):reshape(ids:size(1), self.config.vocab_size)
 end
 
 ---@param batch_size integer

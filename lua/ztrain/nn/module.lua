@@ -55,6 +55,13 @@ local function register(state, name, kind)
   if kind then state.names[#state.names + 1] = name end
 end
 
+-- Raises where `child` holds `self`: paths and walks would never end.
+local function check_no_cycle(self, name, child)
+  for _, module in ipairs(child:modules()) do
+    if module == self then util.raise("field '%s': a module cannot hold itself", name) end
+  end
+end
+
 -- A module's path runs through the place where it was assigned first.
 local function adopt(self, name, child)
   local state = child[STATE]
@@ -78,6 +85,7 @@ local function assign(self, key, value)
   local state, name = rawget(self, STATE), field_name(key)
   local old, kind = state.values[name], kind_of(name, value)
   if type(value) == "table" and not is_module(value) then check_plain_table(name, value) end
+  if kind == "module" then check_no_cycle(self, name, value) end
   if is_module(old) and old ~= value then disown(self, name, old) end
   register(state, name, kind)
   state.values[name] = value
