@@ -21,18 +21,25 @@
 ** and for a signal that asks to stop at once. */
 zt_ctx *zt_lua_ctx(lua_State *L);
 
+#ifdef __clang__ /* they return int so that a binding may return them; the static analyzer should know that they never do */
+#define ZT_RAISES __attribute__((analyzer_noreturn))
+#else
+#define ZT_RAISES
+#endif
+
 /* --- errors. All raise a string at the script's line: the innermost level of the stack whose chunk is not the library's
 ** own ("@ztrain/..."), then the path of the innermost scope: "recipe.lua:12: gpt2.h.3.attn: matmul: ...". */
-int zt_lua_fail(lua_State *L, zt_status st); /* with zt_message(), or the Lua error that a callback of core met */
-int zt_lua_raise(lua_State *L, const char *fmt, ...); /* fmt as lua_pushfstring's */
+int zt_lua_fail(lua_State *L,
+                zt_status st) ZT_RAISES; /* with zt_message(), or the Lua error that a callback of core met */
+int zt_lua_raise(lua_State *L, const char *fmt, ...) ZT_RAISES; /* fmt as lua_pushfstring's */
 /* "NAME: argument 2: <text>", with the running function's name; self is not counted. */
-int zt_arg_error(lua_State *L, int arg, const char *text);
-int zt_type_error(lua_State *L, int arg, const char *wanted); /* "... WANTED expected, got nil" */
+int zt_arg_error(lua_State *L, int arg, const char *text) ZT_RAISES;
+int zt_type_error(lua_State *L, int arg, const char *wanted) ZT_RAISES; /* "... WANTED expected, got nil" */
 static inline void zt_lua_try(lua_State *L, zt_status st) {
   if (st != ZT_OK) zt_lua_fail(L, st);
 }
 /* Raises "unknown WHAT 'given'; did you mean 'x'? Valid: x, y, z". names: NULL ends it. */
-int zt_lua_unknown(lua_State *L, const char *what, const char *given, const char *const names[]);
+int zt_lua_unknown(lua_State *L, const char *what, const char *given, const char *const names[]) ZT_RAISES;
 
 #define ZT_TENSOR_CLASS "Tensor"
 

@@ -69,10 +69,10 @@ typedef struct zt_gemm {
 } zt_gemm;
 
 /* Scaled dot-product attention: out = dropout(softmax(scale * q k^T + bias, masked)) v, by batch b and head h.
-** q, k, v, out (and their gradients) are 4-d views (B, T, H, D): their strides in elements for b, t, h are given, D has
-** stride 1. Masked: key j of batch b where key_mask[b * n_k + j] is 0; with 'causal', keys j > i + (n_k - n_q). A query
-** with no key left gives zeros. bias (stat-free: dtype t) is read at b * bias_stride[0] + h * [1] + i * [2] + j * [3]
-** (0 = broadcast). lse (stat) is (B, H, Tq). */
+** q, k, v, out (and their gradients) are 4-d views (B, T, H, D): their strides in elements for b, t, h are given (that of
+** t is D or more), D has stride 1. Masked: key j of batch b where key_mask[b * n_k + j] is 0; with 'causal', keys
+** j > i + (n_k - n_q). A query with no key left gives zeros. bias (dtype t) is read at b * bias_stride[0] + h * [1] +
+** i * [2] + j * [3] (0 = broadcast). lse (stat) is (B, H, Tq). */
 typedef struct zt_attention {
   int64_t n_batch, n_head, n_q, n_k, head_dim;
   int64_t q_stride[3], k_stride[3], v_stride[3], out_stride[3]; /* b, t, h */
@@ -86,6 +86,7 @@ typedef struct zt_attention {
 /* One step of an optimizer over a span. Constants were computed in double, once a step; p, m, v in 'state' dtype
 ** (float32 or float64), grad in its own. grad is multiplied by grad_scale first (clipping, unscaling).
 ** adam (decoupled = AdamW): torch.optim.Adam/AdamW; step_size = lr / (1 - beta1^t), bias2_sqrt = sqrt(1 - beta2^t).
+** Each operation of the formula rounds once, none is fused, in PyTorch's order: all devices give the same bits.
 ** sgd: torch.optim.SGD; the momentum buffer starts as the first gradient ('first'). lion: arXiv 2302.06675. */
 typedef struct zt_optim_step {
   double grad_scale, lr, weight_decay;
@@ -117,7 +118,8 @@ typedef struct zt_optim_step {
   /* --- reductions over the middle of (outer, n, inner); index (int64, NULL ok) is the first place of max and min */   \
   K(reduce, (zt_stream *s, zt_reduce fn, zt_dtype t, void *y, int64_t *index, const void *x, size_t outer, size_t n,    \
              size_t inner)) /* n 0: sum 0, mean NaN, logsumexp -inf; max and min do not get it */                       \
-  /* squares of x, summed in float64 over blocks of 128 elements, added to the accumulator; *first_bad (host) is the    \
+  /* squares of x, summed in float64 over blocks of 128 elements (lane j of 16 adds elements j, j + 16, ...; then the   \
+  ** upper half of the lanes is added to the lower, four times), added to the accumulator; *first_bad (host) is the     \
   ** index of the first non-finite element, or count */                                                                 \
   K(sum_squares, (zt_stream *s, zt_dtype t, zt_exact *sum, size_t *first_bad, const void *x, size_t count))             \
   K(topk, (zt_stream *s, zt_dtype t, void *values, int64_t *index, const void *x, size_t rows, size_t cols, size_t k,   \
@@ -145,7 +147,12 @@ typedef struct zt_optim_step {
   /* y[i] = dropped ? 0 : x[i] / (1 - p); the same call with gy gives gx. Row r is sample r of the key; y may be x */   \
   K(dropout, (zt_stream *s, zt_dtype t, void *y, const void *x, double p, const zt_rng_key *key, size_t rows,           \
               size_t cols))                                                                                             \
+  /* Random fills: all of y is sample first_sample of the key. With w[i] the word of element i (rng.h), normal pairs    \
+  ** elements i = 2j and i + 1 (Box-Muller): radius = sqrt(-2 log(w[i] / 2^32 + 1 / 2^33)), angle = 2 pi w[i+1] / 2^32; \
+  ** element i is mean + std * radius * cos(angle), i + 1 the same with sin. float64 computes it in float64 */          \
   K(random_normal, (zt_stream *s, zt_dtype t, void *y, double mean, double std, const zt_rng_key *key, size_t count))   \
+  /* low + (high - low) * u, and below high (before rounding to 16 bits); u = w[i] / 2^32, for float64 with all bits,   \
+  ** else with the upper 24 */                                                                                          \
   K(random_uniform, (zt_stream *s, zt_dtype t, void *y, double low, double high, const zt_rng_key *key, size_t count))  \
   /* --- attention; bias, key_mask, gbias NULL ok */                                                                    \
   K(attention, (zt_stream *s, zt_dtype t, void *out, void *lse, const void *q, const void *k, const void *v,            \

@@ -31,6 +31,8 @@ static void set_common(zt_attention *a, const zt_call *call) {
 
 static void set_strides(int64_t out[3], const zt_tensor *t) {
   for (int i = 0; i < 3; i++) out[i] = t->stride[i];
+  if (t->shape[1] == 1)
+    out[1] = t->shape[3]; /* any stride leads to a single row, the kernel's products want a sound one */
 }
 
 /* The bias as a view (B, H, Tq, Tk), owned; its strides into 'a'. */
@@ -98,9 +100,10 @@ static zt_status attention_shape(zt_ctx *c, zt_call *call) {
   return zt_call_out(call, zt_dtype_stat(q->dtype), 3, (int64_t[]){q->shape[0], q->shape[2], q->shape[1]});
 }
 
-/* A view whose last dimension is contiguous, or a copy (owned). */
-static zt_status last_contiguous(zt_ctx *c, zt_tensor *t, zt_tensor **out) {
-  if (t->stride[3] != 1 && t->shape[3] > 1) return zt_contiguous(c, t, out);
+/* Rows as the kernel wants them: whole, and not over one another as in an expanded view; or a copy (owned). */
+static zt_status whole_rows(zt_ctx *c, zt_tensor *t, zt_tensor **out) {
+  bool apart = t->shape[1] == 1 || t->stride[1] >= t->shape[3];
+  if ((t->stride[3] != 1 && t->shape[3] > 1) || !apart) return zt_contiguous(c, t, out);
   *out = zt_tensor_retain(t);
   return ZT_OK;
 }
@@ -118,7 +121,7 @@ static zt_attention sizes_of(const zt_call *call, zt_tensor *const t[3]) {
 static zt_status attention_forward(zt_ctx *c, zt_call *call) {
   zt_tensor *t[3] = {NULL};
   zt_status st = ZT_OK;
-  for (int i = 0; i < 3 && st == ZT_OK; i++) st = last_contiguous(c, call->in[i], &t[i]);
+  for (int i = 0; i < 3 && st == ZT_OK; i++) st = whole_rows(c, call->in[i], &t[i]);
   if (st == ZT_OK) {
     zt_attention a = sizes_of(call, t);
     operands x = {zt_tensor_data(t[0]), zt_tensor_data(t[1]), zt_tensor_data(t[2])};

@@ -202,7 +202,8 @@ zt_status zt_matmul(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b) {
   ZT_TRY(as_matrix(c, a, true, &left));
   zt_status st = as_matrix(c, b, false, &right);
   if (st == ZT_OK) {
-    bool fold = right->ndim == 2 && left->ndim > 2 && zt_tensor_count(left) > 0 && zt_tensor_is_contiguous(left);
+    bool fold = right->ndim == 2 && left->ndim > 2 && zt_cols(left) == right->shape[0] && zt_tensor_count(left) > 0 &&
+                zt_tensor_is_contiguous(left);
     st = fold ? matmul_folded(c, y, left, right) : apply_matmul(c, y, left, right);
     zt_tensor_release(right);
   }

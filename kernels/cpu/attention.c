@@ -45,18 +45,22 @@ typedef struct scratch {
 
 static size_t padded(int64_t count) { return ((size_t)count + PAD - 1) / PAD * PAD; }
 
+/* A row stride that is not a power of 2, so that rows do not meet in the same cache sets. */
+static size_t row_length(int64_t count) { return padded(count) + PAD; }
+
 static void *take(char *base, size_t *used, size_t nbytes) {
   size_t at = *used;
   *used += (nbytes + 63) / 64 * 64;
-  return base ? base + at : NULL;
+  return base && nbytes ? base + at : NULL;
 }
 
-/* Lays 's' out from 'base' (NULL: only counts); returns the bytes. */
+/* Lays 's' out from 'base' (NULL: only counts); returns the bytes. 16-bit floats are converted; a head's keys and values,
+** whose rows may lie pages apart, are also packed where enough blocks read them. */
 static size_t plan_scratch(scratch *s, char *base, zt_dtype t, const zt_attention *a, bool backward) {
-  size_t used = 0, each = zt_dtype_nbytes(zt_dtype_stat(t)), n_k = padded(a->n_k);
-  bool converts = t != zt_dtype_stat(t);
+  size_t used = 0, each = zt_dtype_nbytes(zt_dtype_stat(t)), n_k = row_length(a->n_k);
+  bool converts = t != zt_dtype_stat(t), packs = converts || a->n_q >= 8 * QUERIES;
   size_t block = converts ? QUERIES * (size_t)a->head_dim * each : 0,
-         head = converts ? n_k * (size_t)a->head_dim * each : 0;
+         head = packs ? n_k * (size_t)a->head_dim * each : 0;
   s->scores = take(base, &used, QUERIES * n_k * each);
   s->words = take(base, &used, (n_k + 2 * PHILOX_WORDS) * sizeof(uint32_t));
   s->bias = take(base, &used, converts ? n_k * each : 0);
@@ -70,9 +74,11 @@ static size_t plan_scratch(scratch *s, char *base, zt_dtype t, const zt_attentio
   return used;
 }
 
+/* Of small products, eight multiplications take what an element of cheap work does. */
 static size_t n_threads(const zt_attention *a) {
-  size_t items = (size_t)(a->n_batch * a->n_head * zt_n_parts((size_t)a->n_q, QUERIES));
-  return zt_smaller(items ? items : 1, (size_t)omp_get_max_threads());
+  size_t items = (size_t)(a->n_batch * a->n_head) * zt_n_parts((size_t)a->n_q, QUERIES);
+  size_t products = (size_t)(a->n_batch * a->n_head * a->n_q * a->n_k * a->head_dim);
+  return zt_worth_threads(products / 8) ? zt_smaller(items, (size_t)omp_get_max_threads()) : 1;
 }
 
 static size_t workspace_nbytes(zt_dtype t, const zt_attention *a, bool backward) {
@@ -158,7 +164,6 @@ static void from_memory_f(zt_dtype t, float *y, const void *x, size_t n) { zt_to
 static void to_memory_f(zt_dtype t, void *y, const float *x, size_t n) { zt_from_floats(t, y, x, n); }
 static void from_memory_d(zt_dtype t, double *y, const void *x, size_t n) { memcpy(y, x, n * zt_dtype_nbytes(t)); }
 static void to_memory_d(zt_dtype t, void *y, const double *x, size_t n) { memcpy(y, x, n * zt_dtype_nbytes(t)); }
-static const zt_dtype NATIVE_f = ZT_F32, NATIVE_d = ZT_F64;
 
 #define T float
 #define S(name) name##_f

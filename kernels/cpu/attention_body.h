@@ -8,18 +8,18 @@ typedef struct S(head) {
   int64_t ldk, ldv; /* row strides in elements */
 } S(head);
 
-/* --- memory as rows of T: itself where it has that dtype, else through a buffer of packed rows */
+/* --- memory as rows of T: packed into a buffer where the plan has one, else itself */
 static const T *S(load)(zt_dtype t, const void *x, size_t n, size_t cols, int64_t stride, T *buffer, int64_t *ld) {
-  if (t == S(NATIVE)) return *ld = stride, x;
+  if (!buffer) return *ld = stride, x;
   for (size_t i = 0; i < n; i++) S(from_memory)(t, buffer + i * cols, element(t, x, (int64_t)i * stride), cols);
   return *ld = (int64_t)cols, buffer;
 }
-static T *S(target)(zt_dtype t, void *x, size_t cols, int64_t stride, T *buffer, int64_t *ld) {
-  *ld = t == S(NATIVE) ? stride : (int64_t)cols;
-  return t == S(NATIVE) ? x : buffer;
+static T *S(target)(void *x, size_t cols, int64_t stride, T *buffer, int64_t *ld) {
+  *ld = buffer ? (int64_t)cols : stride;
+  return buffer ? buffer : x;
 }
 static void S(store)(zt_dtype t, void *x, const T *rows, size_t n, size_t cols, int64_t stride) {
-  if (t == S(NATIVE)) return;
+  if (rows == x) return;
   for (size_t i = 0; i < n; i++) S(to_memory)(t, element_out(t, x, (int64_t)i * stride), rows + i * cols, cols);
 }
 
@@ -35,7 +35,7 @@ static S(head) S(load_head)(const attention_call *c, const scratch *w, int64_t h
 /* --- rows of scores: 'n' is a multiple of PAD */
 static void S(add_bias)(const attention_call *c, T *x, const void *bias, T *buffer, size_t n) {
   int64_t stride = c->a->bias_stride[3];
-  if (stride == 1 && c->t != S(NATIVE)) S(from_memory)(c->t, buffer, bias, n), bias = buffer;
+  if (stride == 1 && buffer) S(from_memory)(c->t, buffer, bias, n), bias = buffer;
   if (stride == 1) {
     const T *row = bias;
     for (size_t j = 0; j < n; j++) x[j] += row[j];
@@ -103,12 +103,12 @@ static T S(softmax_row)(const attention_call *c, const scratch *w, const S(head)
 static bool S(forward_block)(const attention_call *c, const scratch *w, const S(head) * head, int64_t first) {
   const zt_attention *a = c->a;
   size_t n = n_queries(a, first), width = n_visible(a, first + (int64_t)n - 1), cols = (size_t)a->head_dim;
-  int64_t ldq, ldo, ld = (int64_t)padded(a->n_k);
+  int64_t ldq, ldo, ld = (int64_t)row_length(a->n_k);
   T *x = w->scores, factor[QUERIES];
   const T *q =
       S(load)(c->t, row_of(c->t, c->q, a->q_stride, head->b, head->h, first), n, cols, a->q_stride[1], w->q, &ldq);
   void *memory = row_of_out(c->t, c->out, a->out_stride, head->b, head->h, first);
-  T *out = S(target)(c->t, memory, cols, a->out_stride[1], w->out, &ldo);
+  T *out = S(target)(memory, cols, a->out_stride[1], w->out, &ldo);
   bool ok = S(product)(NT, n, width, cols, (T)a->scale, q, ldq, head->k, head->ldk, 0, x, ld);
   for (size_t i = 0; i < n; i++)
     factor[i] = S(softmax_row)(c, w, head, first + (int64_t)i, x + (int64_t)i * ld, padded((int64_t)width));
@@ -192,7 +192,7 @@ static bool S(backward_block)(const attention_call *c, const scratch *w, const S
                               T *gv, int64_t ldgv, int64_t first) {
   const zt_attention *a = c->a;
   const zt_dtype t = c->t;
-  const int64_t b = head->b, h = head->h, ld = (int64_t)padded(a->n_k);
+  const int64_t b = head->b, h = head->h, ld = (int64_t)row_length(a->n_k);
   size_t n = n_queries(a, first), width = n_visible(a, first + (int64_t)n - 1), cols = (size_t)a->head_dim;
   int64_t ldq, ldgout, ldout, ldgq;
   T *x = w->scores, *g = w->gscores;
@@ -202,7 +202,7 @@ static bool S(backward_block)(const attention_call *c, const scratch *w, const S
   const T *out =
       S(load)(t, row_of(t, c->saved_out, a->out_stride, b, h, first), n, cols, a->out_stride[1], w->out, &ldout);
   void *memory = row_of_out(t, c->gq, a->q_stride, b, h, first);
-  T *gq = S(target)(t, memory, cols, a->q_stride[1], w->gq, &ldgq);
+  T *gq = S(target)(memory, cols, a->q_stride[1], w->gq, &ldgq);
   T beta = first + QUERIES < a->n_q ? 1 : 0;
   bool ok = S(product)(NT, n, width, cols, (T)a->scale, q, ldq, head->k, head->ldk, 0, x, ld) &&
             S(product)(NT, n, width, cols, 1, gout, ldgout, head->v, head->ldv, 0, g, ld);
@@ -226,8 +226,8 @@ static bool S(backward_head)(const attention_call *c, const scratch *w, int64_t 
   int64_t ldgk, ldgv;
   void *gk_memory = row_of_out(c->t, c->gk, a->k_stride, head.b, head.h, 0);
   void *gv_memory = row_of_out(c->t, c->gv, a->v_stride, head.b, head.h, 0);
-  T *gk = S(target)(c->t, gk_memory, cols, a->k_stride[1], w->gk, &ldgk);
-  T *gv = S(target)(c->t, gv_memory, cols, a->v_stride[1], w->gv, &ldgv);
+  T *gk = S(target)(gk_memory, cols, a->k_stride[1], w->gk, &ldgk);
+  T *gv = S(target)(gv_memory, cols, a->v_stride[1], w->gv, &ldgv);
   bool ok = true;
   if (a->n_q == 0) /* products of nothing write zeros */
     ok = S(product)(TN, n, cols, 0, 1, NULL, 1, NULL, 1, 0, gk, ldgk) &&
