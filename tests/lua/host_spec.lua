@@ -129,7 +129,8 @@ describe("ztrain", function()
         return piece < 3 and binary:sub(piece, piece == 1 and 1 or -1) or nil
       end
       local routes = {
-        function() return load(binary) end, function() return load(binary, "b", "b") end, function() return load(pieces) end,
+        function() return load(binary) end, function() return load(binary, "b", "b") end,
+        function() return load(pieces) end,
         function() return loadfile(path .. "chunk.lua", "b") end, function() return dofile(path .. "chunk.lua") end,
         function() return require "chunk" end, function() return package.searchers[2]("chunk") end,
         function() return select(2, debug.getupvalue(load, 1))(binary) end,
