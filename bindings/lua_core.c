@@ -27,7 +27,9 @@ int luaopen_ztrain_core(lua_State *L) {
   zt_lua_make(L, NULL);
   lua_newtable(L);
   for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
-    if (subjects[i]) add_subject(L, subjects[i]);
+    add_subject(L, subjects[i]);
+  lua_pushstring(L, ZT_VERSION);
+  lua_setfield(L, -2, "_VERSION");
   zt_scope_skip(L);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &core_key);

@@ -7,7 +7,7 @@
 #define ZT_LUA_SUBJECTS(S) \
   S(base) S(scopes) S(tensor) S(ops) S(autograd) S(optim) S(system) S(io) S(json) S(text) S(data)
 
-#define ZT_LUA_SUBJECT_DECLARE(name) ZT_WEAK extern const zt_lua_subject zt_lua_##name;
+#define ZT_LUA_SUBJECT_DECLARE(name) extern const zt_lua_subject zt_lua_##name;
 ZT_LUA_SUBJECTS(ZT_LUA_SUBJECT_DECLARE)
 
 #endif

@@ -55,10 +55,7 @@ struct zt_op {
   zt_status (*backward)(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]);
 };
 
-#ifndef ZT_WEAK
-#define ZT_WEAK
-#endif
-#define ZT_OP_DECLARE(name) ZT_WEAK extern const zt_op zt_op_##name;
+#define ZT_OP_DECLARE(name) extern const zt_op zt_op_##name;
 
 /* Runs a call: op, attr, in and n_in are set. On success 'outs' gets op->n_out owned tensors. Messages get the op's name
 ** in front. */

@@ -14,11 +14,8 @@
 #define ZT_CAT3(a, b, c) ZT_CAT3_(a, b, c)
 #define ZT_K(name) ZT_CAT3(k, name, ZT_ISA)
 
-#ifndef ZT_WEAK
-#define ZT_WEAK
-#endif
-#define ZT_KERNEL_PROTOTYPE(name, params) ZT_WEAK zt_status ZT_K(name) params;
-#define ZT_WORKSPACE_PROTOTYPE(name, params) ZT_WEAK size_t ZT_K(name##_workspace) params;
+#define ZT_KERNEL_PROTOTYPE(name, params) zt_status ZT_K(name) params;
+#define ZT_WORKSPACE_PROTOTYPE(name, params) size_t ZT_K(name##_workspace) params;
 ZT_KERNELS(ZT_KERNEL_PROTOTYPE)
 ZT_KERNEL_WORKSPACES(ZT_WORKSPACE_PROTOTYPE)
 

@@ -13,7 +13,7 @@ local util = require "ztrain.util"
 ---@field accelerator fun(opts?: table): Accelerator
 ---@field progress fun(acc: Accelerator, opts: table): Progress
 ---@field args fun(declared: table, opts?: ArgsOptions): table
-local M = {}
+local M = {_VERSION = core._VERSION}
 
 -- What of core is for scripts.
 local public = {

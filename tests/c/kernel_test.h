@@ -27,10 +27,6 @@
 #include "core/tensor/kernels.h"
 #include "tests/c/coverage.h"
 
-#ifndef ZT_WEAK
-#define ZT_WEAK
-#endif
-
 /* --- tables */
 typedef struct kernel_set {
   const char *name;
@@ -57,7 +53,7 @@ static inline const kernel_set *kernel_sets(void) {
 #define FOR_KERNELS(k) for (const kernel_set *k = kernel_sets(); k->table; k++)
 #define FOR_FLOATS(t) for (zt_dtype t = ZT_F32; t <= ZT_F16; t++)
 #define FOR_DTYPES(t) for (zt_dtype t = ZT_F32; t < ZT_N_DTYPES; t++)
-static zt_stream no_stream; /* CPU kernels run where they are called */
+__attribute__((unused)) static zt_stream no_stream; /* CPU kernels run where they are called */
 
 /* --- random numbers */
 static inline uint64_t *random_state(void) {

@@ -799,9 +799,6 @@ static zt_status transpose_02(zt_ctx *c, zt_tensor **y, zt_tensor *x) { return z
 static zt_status permute_201(zt_ctx *c, zt_tensor **y, zt_tensor *x) { return zt_permute(c, y, x, (int[]){2, 0, -2}); }
 static zt_status narrow_1(zt_ctx *c, zt_tensor **y, zt_tensor *x) { return zt_narrow(c, y, x, 1, 1, 2); }
 static zt_status expand_5(zt_ctx *c, zt_tensor **y, zt_tensor *x) { return zt_expand(c, y, x, SHAPE(5, 2, 3, 4)); }
-static zt_status cast_32(zt_ctx *c, zt_tensor **y, zt_tensor *x) {
-  return zt_cast(c, y, x, x->dtype == ZT_F64 ? ZT_F32 : ZT_F64);
-}
 static const shape_user shape_users[] = {{reshape_43, "reshape"}, {transpose_02, "transpose"}, {permute_201, "permute"},
                                          {narrow_1, "narrow"},    {expand_5, "expand"},        {zt_copy, "copy"}};
 
@@ -939,7 +936,7 @@ static zt_status run_split(const void *user, zt_ctx *c, zt_tensor *const in[], z
 }
 
 static void cat_values(zt_ctx *c, int n, int dim) {
-  zt_tensor *x[64], *y;
+  zt_tensor *x[64] = {NULL}, *y;
   host whole;
   int64_t sum = 0, start = 0;
   for (int i = 0; i < n; i++) {

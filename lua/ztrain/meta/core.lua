@@ -225,6 +225,8 @@ function core.json_decode(text, name) end
 function core.json_encode(value, opts) end
 function core.json_load(path) end
 core.null = nil
+---the library's version
+core._VERSION = ""
 
 ------------------------------------------------------------------------------- text (bindings/lua_text.c)
 ---@class Tokenizer
