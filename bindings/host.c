@@ -52,8 +52,11 @@ static void load_file(lua_State *L, const char *path) {
   lua_error(L);
 }
 
-/* load and loadfile: upvalue 1 is Lua's own, upvalue 2 the place of 'mode' among the arguments. */
+/* load and loadfile: upvalue 1 holds Lua's own, as bytes, since debug.getupvalue would hand out a function; upvalue 2 is
+** the place of 'mode' among the arguments. */
 static int load_text(lua_State *L) {
+  lua_CFunction own;
+  memcpy(&own, lua_touserdata(L, lua_upvalueindex(1)), sizeof own);
   int mode = (int)lua_tointeger(L, lua_upvalueindex(2));
   if (lua_gettop(L) < mode) lua_settop(L, mode);
   lua_pushliteral(L, "t");
@@ -61,7 +64,7 @@ static int load_text(lua_State *L) {
   const char *name = lua_type(L, mode - 1) == LUA_TSTRING ? lua_tostring(L, mode - 1) : "chunk";
   lua_pushstring(L, name);
   lua_insert(L, 1);
-  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_pushcfunction(L, own);
   lua_insert(L, 2);
   lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
   if (lua_isnil(L, 2)) explain_load(L, lua_tostring(L, 1));
@@ -99,6 +102,9 @@ static int search_text(lua_State *L) {
 /* Sets field 'name' of the table at the top to load_text around what stands there. */
 static void wrap_load(lua_State *L, const char *name, int mode) {
   lua_getfield(L, -1, name);
+  lua_CFunction own = lua_tocfunction(L, -1);
+  lua_pop(L, 1);
+  memcpy(lua_newuserdatauv(L, sizeof own, 0), &own, sizeof own);
   lua_pushinteger(L, mode);
   lua_pushcclosure(L, load_text, 2);
   lua_setfield(L, -2, name);

@@ -10,10 +10,30 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
+/* What is said stays one line, and the terminal's own commands stay out of it: names in messages are files' and users'. A
+** line's end becomes a space, with the blanks that follow it; other control characters become "\27". */
+static void say(const char *text) {
+  fputs("ztrain: ", stderr);
+  for (; *text; text++) {
+    unsigned char ch = (unsigned char)*text;
+    if (ch == '\n') {
+      fputc(' ', stderr);
+      text += strspn(text, "\n\t ") - 1;
+    } else if (ch < ' ' || ch == 127) {
+      fprintf(stderr, "\\%d", ch);
+    } else {
+      fputc(ch, stderr);
+    }
+  }
+  fputc('\n', stderr);
+}
+
 static int usage_error(const char *format, const char *text, const char *more) {
-  fprintf(stderr, "ztrain: ");
-  fprintf(stderr, format, text, more);
-  fprintf(stderr, "; see ztrain --help\n");
+  char line[1000];
+  snprintf(line, sizeof line, format, text, more);
+  size_t length = strlen(line);
+  snprintf(line + length, sizeof line - length, "; see ztrain --help");
+  say(line);
   return EXIT_USAGE;
 }
 
@@ -131,24 +151,6 @@ static int read_option(zt_settings *settings, char *argv[], int *at) {
 }
 
 /* --- running */
-
-/* What is said stays one line, and the terminal's own commands stay out of it: names in messages are files' and users'. A
-** line's end becomes a space, with the blanks that follow it; other control characters become "\27". */
-static void say(const char *text) {
-  fputs("ztrain: ", stderr);
-  for (; *text; text++) {
-    unsigned char ch = (unsigned char)*text;
-    if (ch == '\n') {
-      fputc(' ', stderr);
-      text += strspn(text, "\n\t ") - 1;
-    } else if (ch < ' ' || ch == 127) {
-      fprintf(stderr, "\\%d", ch);
-    } else {
-      fputc(ch, stderr);
-    }
-  }
-  fputc('\n', stderr);
-}
 
 static void log_to_stderr(void *user, const char *line) {
   (void)user;

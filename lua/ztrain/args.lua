@@ -162,7 +162,7 @@ end
 ---@param opts? ArgsOptions
 ---@return table<string, any>
 return function(declared, opts)
-  if type(declared) ~= "table" then util.raise("args: a table of options is wanted, not %s", util.describe(declared)) end
+  if type(declared) ~= "table" then util.raise("args: options are a table, not %s", util.describe(declared)) end
   opts = util.options("args", opts, {
     argv = util.optional.table, about = util.optional.string, presets = util.optional.table,
   })

@@ -217,7 +217,7 @@ end
 ---@param pad_token_id? integer default 0
 ---@return any
 function M.collate(samples, pad_token_id)
-  if type(samples) ~= "table" then util.raise("collate: a list of samples is wanted, not %s", util.describe(samples)) end
+  if type(samples) ~= "table" then util.raise("collate: samples are a list, not %s", util.describe(samples)) end
   pad_token_id = pad_token_id or 0
   if type(samples[1]) ~= "table" then return collate_field("", samples, pad_token_id) end
   local batch = {}
@@ -266,7 +266,8 @@ end
 function M.loader(dataset, opts)
   check_dataset("data.loader", dataset)
   opts = util.options("data.loader", opts, {
-    batch_size = 1, shuffle = false, seed = util.optional.number, collate = util.optional["function"], drop_last = false, pad_token_id = 0,
+    batch_size = 1, shuffle = false, seed = util.optional.number, collate = util.optional["function"],
+    drop_last = false, pad_token_id = 0,
   })
   util.check_number("data.loader", "batch_size", opts.batch_size, 1, nil, true)
   local self = setmetatable(opts, Loader)

@@ -237,8 +237,9 @@ end
 
 deepspeed.OneCycle = {
   known = {
-    cycle_min_lr = util.optional.number, cycle_max_lr = util.optional.number, decay_lr_rate = 0.0, cycle_first_step_size = 2000,
-    cycle_second_step_size = util.optional.number, cycle_first_stair_count = 0, cycle_second_stair_count = util.optional.number,
+    cycle_min_lr = util.optional.number, cycle_max_lr = util.optional.number, decay_lr_rate = 0.0,
+    cycle_first_step_size = 2000, cycle_second_step_size = util.optional.number,
+    cycle_first_stair_count = 0, cycle_second_stair_count = util.optional.number,
     decay_step_size = 0, cycle_momentum = true, cycle_min_mom = 0.8, cycle_max_mom = 0.9, decay_mom_rate = 0.0,
   },
   make = function(who, o)

@@ -103,7 +103,8 @@ M.optional = {number = {}, string = {}, boolean = {}, table = {}, ["function"] =
 local type_of_optional = {}
 for kind, marker in pairs(M.optional) do type_of_optional[marker] = kind end
 
----Checks an option table and fills in defaults. `known` names every option; a given value has to be of its default's type.
+---Checks an option table and fills in defaults. `known` names every option; a given value has to be of its default's
+---type.
 ---@param who string the function, for messages
 ---@param given table?
 ---@param known table<string, any> M.none or one of M.optional where there is no default

@@ -135,7 +135,8 @@ describe("accelerator", function()
           acc:log {loss = step}
         end)
       end]])
-    local pipe = io.popen(("lua5.4 %s/stop.lua %s 2>&1"):format(folder, folder))
+    local interpreter = arg[-1] and not arg[-1]:match("^lua") and arg[-1] or "lua5.4"
+    local pipe = io.popen(("%s %s/stop.lua %s 2>&1"):format(interpreter, folder, folder))
     local text = pipe:read("a")
     assert.is_falsy(pipe:close())
     assert.match("stop.lua:%d+: stopped by SIGTERM after step 2", text)

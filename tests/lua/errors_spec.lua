@@ -22,7 +22,7 @@ describe("errors", function()
   end)
 
   it("pass over the library's own lines", function()
-    local call = run("@ztrain/nn/layers.lua", "local core = require 'ztrain.core'\n return function(x) return x:sum(9) end")
+    local call = run("@ztrain/nn/layers.lua", "local _\n return function(x) return x:sum(9) end")
     local text = message(run, "@recipe.lua", "local call, x = ...\n\ncall(x)", call, core.zeros(2))
     assert.matches("^recipe.lua:3: sum: argument 1: dimension 9 of a tensor with 1", text)
   end)
@@ -34,7 +34,8 @@ describe("errors", function()
 
   it("of Lua itself in the library's lines get the script's line, too", function()
     local broken = run("@ztrain/nn/layers.lua", "return function() local t = nil; return t.x end")
-    local text = message(run, "@recipe.lua", "local core, fn = ...\ncore.scope('model', function() fn() end)", core, broken)
+    local call = "local core, fn = ...\ncore.scope('model', function() fn() end)"
+    local text = message(run, "@recipe.lua", call, core, broken)
     assert.matches("^recipe.lua:2: model: ztrain/nn/layers.lua:1: attempt to index", text)
   end)
 

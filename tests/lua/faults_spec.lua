@@ -1,5 +1,5 @@
--- Host allocation 1, 2, 3, ... fails while something runs: a clean error, no device memory left behind, and the next run
--- gives the same numbers.
+-- Host allocation 1, 2, 3, ... fails while something runs: a clean error, no device memory left behind, and the next
+-- run gives the same numbers.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
 local core = require "ztrain.core"
 local support = require "support"
@@ -62,12 +62,16 @@ local ops = {
   end},
   attention_qkv = {{x(2, 3, 24)}, function(qkv) return core.attention_qkv(qkv, 2, {causal = true}) end},
   cross_entropy = {{x(3, 5)}, function(a) return (core.cross_entropy(a, ids(1, 2, 0), {label_smoothing = 0.1})) end},
-  linear_cross_entropy = {{x(3, 4), x(5, 4)}, function(a, w) return (core.linear_cross_entropy(a, w, ids(1, 2, 0))) end},
+  linear_cross_entropy = {{x(3, 4), x(5, 4)}, function(a, w)
+    return (core.linear_cross_entropy(a, w, ids(1, 2, 0)))
+  end},
   mse = {{x(3), x(3)}, function(a, b) return core.mse(a, b) end},
   conv1d = {{x(2, 6, 3), x(4, 3, 2), x(4)}, function(a, w, b) return core.conv1d(a, w, b, {padding = 1}) end},
   embedding = {{x(5, 2)}, function(w) return core.embedding(w, ids(1, 1, 4)) end},
-  index = {{x(3, 2)}, function(a) return a:index_select(1, ids(2, 0)) + a:gather(1, core.tensor({{0, 1}, {2, 2}}, {dtype = "int64"})) end},
-  scatter_add = {{x(3, 2), x(1, 2)}, function(a, b) return a:scatter_add(1, core.tensor({{0, 2}}, {dtype = "int64"}), b) end},
+  index = {{x(3, 2)}, function(a)
+    return a:index_select(1, ids(2, 0)) + a:gather(1, ids(0, 1, 2, 2):reshape(2, 2))
+  end},
+  scatter_add = {{x(3, 2), x(1, 2)}, function(a, b) return a:scatter_add(1, ids(0, 2):reshape(1, 2), b) end},
   shapes = {{x(3, 4)}, function(a)
     local l, r = a:split(2, 2)
     return core.cat({l:transpose(1, 2):contiguous(), core.stack({r[1], r[2], r[3]}, 2)}, 1):reshape(-1)

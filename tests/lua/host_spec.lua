@@ -118,6 +118,30 @@ describe("ztrain", function()
     local status, _, err = run(write("recipe.luac", string.dump(function() end)))
     assert.are.equal(1, status)
     assert.matches("^ztrain: .*recipe.luac: is precompiled Lua; ztrain runs only source text\n$", err)
+    write("chunk.lua", string.dump(function() print("executed") end))
+    local routes = [[
+      local path = (...):match("^(.*)/") .. "/"
+      package.path = path .. "?.lua"
+      local binary = string.dump(function() print("executed") end)
+      local piece = 0
+      local function pieces()
+        piece = piece + 1
+        return piece < 3 and binary:sub(piece, piece == 1 and 1 or -1) or nil
+      end
+      local routes = {
+        function() return load(binary) end, function() return load(binary, "b", "b") end,
+        function() return load(pieces) end,
+        function() return loadfile(path .. "chunk.lua", "b") end, function() return dofile(path .. "chunk.lua") end,
+        function() return require "chunk" end, function() return package.searchers[2]("chunk") end,
+        function() return select(2, debug.getupvalue(load, 1))(binary) end,
+      }
+      for _, route in ipairs(routes) do
+        local ok, fn = pcall(route)
+        if ok and fn then fn() end
+      end]]
+    local out
+    status, out, err = recipe(routes, folder .. "/recipe.lua")
+    assert.are.same({0, "", ""}, {status, out, err})
   end)
 
   it("knows no undeclared variables", function()

@@ -126,8 +126,8 @@ describe("functions of the library", function()
   end)
 
   it("say where there is nothing to predict", function()
-    local blocks = setmetatable({fetch = function(_, rows) return {input_ids = zt.zeros({#rows, 1}, {dtype = "int64"})} end},
-      {__len = function() return 3 end})
+    local function fetch(_, rows) return {input_ids = zt.zeros({#rows, 1}, {dtype = "int64"})} end
+    local blocks = setmetatable({fetch = fetch}, {__len = function() return 3 end})
     assert.matches("nothing to predict", says(zt.data.unigram_loss, blocks, blocks, 4))
   end)
 end)
@@ -203,7 +203,9 @@ describe("finalizers", function()
     for _, object in ipairs {tensor, optim} do
       local meta = getmetatable(object)
       for _, name in ipairs {"__gc", "__close"} do
-        for _, value in ipairs {5, "x", io.stdout, {}, tensor == object and optim or tensor} do pcall(meta[name], value) end
+        for _, value in ipairs {5, "x", io.stdout, {}, tensor == object and optim or tensor} do
+          pcall(meta[name], value)
+        end
         pcall(meta[name])
         pcall(meta[name], object)
         pcall(meta[name], object)

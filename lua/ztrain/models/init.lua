@@ -39,7 +39,9 @@ function M.from_config(source, opts) return new_model("models.from_config", sour
 ---@param opts? ModelOptions
 ---@return PreTrainedModel
 function M.from_pretrained(folder, opts)
-  if type(folder) ~= "string" then util.raise("models.from_pretrained: a folder is wanted, not %s", util.describe(folder)) end
+  if type(folder) ~= "string" then
+    util.raise("models.from_pretrained: a folder is wanted, not %s", util.describe(folder))
+  end
   local model = new_model("models.from_pretrained", folder .. "/config.json", opts, false)
   model:load_pretrained(folder)
   return model:eval()
