@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bindings/nearest.h"
 #include "bindings/zt_host.h"
@@ -193,8 +194,17 @@ static int run_recipe(const zt_settings *settings, char *argv[]) {
   return status;
 }
 
+/* OpenMP's threads spin while they wait, and where another program wants the cores too, that costs many times the work.
+** The policy is read when libgomp is loaded, before main: so the program sets it and starts itself again. A policy of
+** the user's own stands; where the second start fails, the first goes on. */
+static void let_threads_sleep(char *argv[]) {
+  if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+  if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char *argv[]) {
   (void)argc;
+  let_threads_sleep(argv);
   hold_standard_streams();
   zt_settings settings = {.host = {.log = log_to_stderr, .signals = true}};
   int at = 1;
