@@ -558,7 +558,8 @@ static void reduce_gradients(void **state) {
       for (int d = 0; d < 4; d++) {
         reduce_user user = {r->op, over[d], (d + (int)kind) % 2};
         bool tops = r->op == max_value || r->op == min_value;
-        zt_tensor *x = leaf(c, kind, tops ? 0 : -1, tops ? 0.01 : 1, SHAPE(3, 4, 2));
+        double low = r->op == zt_norm ? 0.3 : tops ? 0 : -1; /* near 0 a norm bends too sharply for differences */
+        zt_tensor *x = leaf(c, kind, low, tops ? 0.01 : 1, SHAPE(3, 4, 2));
         if (tops) set_apart(x);
         grad_check(c, r->name, run_reduce, &user, &x, 1, 1);
         if (tops) continue;
