@@ -26,8 +26,7 @@ int luaopen_ztrain_core(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &core_key) == LUA_TTABLE) return 1;
   zt_lua_make(L, NULL);
   lua_newtable(L);
-  for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
-    add_subject(L, subjects[i]);
+  for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) add_subject(L, subjects[i]);
   lua_pushstring(L, ZT_VERSION);
   lua_setfield(L, -2, "_VERSION");
   zt_scope_skip(L);

@@ -26,9 +26,9 @@ ZT_API char *zt_strdup(const char *text);
 ZT_API void zt_free(void *block); /* NULL ok */
 
 /* What a failed zt_malloc & co. returns as a status: keeps the message they set. */
-#define ZT_CHECK_ALLOC(ptr)        \
-  do {                             \
-    if (!(ptr)) return ZT_NOMEM;   \
+#define ZT_CHECK_ALLOC(ptr)      \
+  do {                           \
+    if (!(ptr)) return ZT_NOMEM; \
   } while (0)
 
 typedef struct zt_mem_stats {

@@ -10,8 +10,8 @@
 /* Where a kernel's random numbers come from: element i of sample s draws word i % 4 of
 ** philox(key = mix(seed, step), counter = {lo(i / 4), hi(i / 4), lo(s), call}). */
 typedef struct zt_rng_key {
-  uint64_t seed_mix;   /* zt_rng_mix(seed, step): the Philox key */
-  uint32_t call;       /* which random op within the step */
+  uint64_t seed_mix;     /* zt_rng_mix(seed, step): the Philox key */
+  uint32_t call;         /* which random op within the step */
   uint64_t first_sample; /* global number of row 0; row r is sample first_sample + r */
 } zt_rng_key;
 

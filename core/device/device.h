@@ -17,8 +17,8 @@ typedef struct zt_stream {
 } zt_stream;
 
 typedef struct zt_device_ops {
-  const char *kind;                                                /* "cpu" */
-  zt_status (*open)(int index, zt_device **out);                   /* raises where there is no such device */
+  const char *kind;                              /* "cpu" */
+  zt_status (*open)(int index, zt_device **out); /* raises where there is no such device */
   void (*close)(zt_device *device);
   zt_status (*alloc)(zt_device *device, size_t nbytes, void **out); /* aligned to 64 bytes or more, not zeroed */
   void (*free)(zt_device *device, void *data, size_t nbytes);
@@ -31,8 +31,8 @@ struct zt_device {
   const zt_device_ops *ops;
   const zt_kernels *kernels; /* NULL for a tier */
   int index;
-  char name[16];             /* "cpu", "cuda:0" */
-  zt_stream *stream;         /* the compute stream; owned */
+  char name[16];     /* "cpu", "cuda:0" */
+  zt_stream *stream; /* the compute stream; owned */
 };
 
 /* Opens a device by name: "cpu", or KIND:INDEX. '*out' is owned by the caller. An unknown kind lists the known ones. */

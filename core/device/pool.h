@@ -7,11 +7,11 @@
 #include "core/device/device.h"
 
 /* What bytes are held for. X(constant, word in messages) */
-#define ZT_MEM_KINDS(X)           \
-  X(PARAMETER, "parameters")      \
-  X(GRADIENT, "gradients")        \
-  X(OPTIMIZER, "optimizer")       \
-  X(ACTIVATION, "activations")    \
+#define ZT_MEM_KINDS(X)             \
+  X(PARAMETER, "parameters")        \
+  X(GRADIENT, "gradients")          \
+  X(OPTIMIZER, "optimizer")         \
+  X(ACTIVATION, "activations")      \
   X(COMMUNICATION, "communication") \
   X(OTHER, "other")
 
@@ -44,9 +44,9 @@ ZT_API void zt_block_set_kind(zt_pool *pool, zt_block *block, zt_mem_kind kind);
 ZT_API void zt_pool_flush(zt_pool *pool);
 
 typedef struct zt_pool_stats {
-  size_t used[ZT_N_MEM_KINDS]; /* bytes in live blocks now */
-  size_t peak[ZT_N_MEM_KINDS]; /* at the moment of the peak of their sum */
-  size_t used_nbytes, peak_nbytes; /* sums */
+  size_t used[ZT_N_MEM_KINDS];          /* bytes in live blocks now */
+  size_t peak[ZT_N_MEM_KINDS];          /* at the moment of the peak of their sum */
+  size_t used_nbytes, peak_nbytes;      /* sums */
   size_t held_nbytes, held_peak_nbytes; /* got from the device: used + cached */
 } zt_pool_stats;
 ZT_API zt_pool_stats zt_pool_get_stats(const zt_pool *pool);

@@ -8,9 +8,9 @@
 
 typedef struct zt_storage {
   uint32_t refs;
-  uint32_t version;   /* raised by every in-place write: the tape finds out what changed after it was saved */
-  zt_pool *pool;      /* borrowed; NULL where the bytes belong to somebody else (a mapped file) */
-  zt_block *block;    /* owned */
+  uint32_t version; /* raised by every in-place write: the tape finds out what changed after it was saved */
+  zt_pool *pool;    /* borrowed; NULL where the bytes belong to somebody else (a mapped file) */
+  zt_block *block;  /* owned */
   void *data;
   size_t nbytes;
 } zt_storage;

@@ -24,6 +24,7 @@ typedef struct zt_loop {
   int64_t stride[4][ZT_MAX_DIM];
 } zt_loop;
 
+/* clang-format off */
 /* X(constant, name). y = f(x; p0, p1). */
 #define ZT_UNARY(X)                                                                          \
   X(NEG, neg) X(EXP, exp) X(LOG, log) X(SQRT, sqrt) X(RSQRT, rsqrt) X(TANH, tanh)            \
@@ -31,6 +32,7 @@ typedef struct zt_loop {
   X(CLAMP, clamp)  /* to [p0, p1]; gradient 1 on the bounds */                               \
   X(AFFINE, affine) /* p0 * x + p1 */                                                        \
   X(POWS, pow_scalar) /* x ^ p0 */
+/* clang-format on */
 typedef enum zt_unary {
 #define ZT_ENUM(id, name) ZT_UNARY_##id,
   ZT_UNARY(ZT_ENUM) ZT_N_UNARY
@@ -79,7 +81,7 @@ typedef struct zt_attention {
   int64_t bias_stride[4];
   double scale;
   bool causal;
-  double dropout;   /* 0: none. Row b is a sample; index within it (h * Tq + i) * Tk + j */
+  double dropout; /* 0: none. Row b is a sample; index within it (h * Tq + i) * Tk + j */
   zt_rng_key key;
 } zt_attention;
 
@@ -96,6 +98,7 @@ typedef struct zt_optim_step {
   bool nesterov, first;
 } zt_optim_step;
 
+/* clang-format off */
 /* K(name, parameters). Names of tensors follow the math: y = f(x), gy is the gradient that arrives at y. */
 #define ZT_KERNELS(K)                                                                                                   \
   /* --- memory */                                                                                                      \
@@ -209,6 +212,7 @@ typedef struct zt_optim_step {
   W(attention_bwd, (zt_dtype t, const zt_attention *a))                                \
   W(index_add, (zt_dtype t, size_t outer, size_t n, size_t n_index, size_t inner))     \
   W(sample, (zt_dtype t, size_t rows, size_t cols))
+/* clang-format on */
 
 struct zt_kernels {
 #define ZT_KERNEL_MEMBER(name, params) zt_status(*name) params;
@@ -222,10 +226,15 @@ struct zt_kernels {
 /* What the derivative of a unary function is computed from: bit 0 the input x, bit 1 the output y. */
 static inline int zt_unary_needs(zt_unary fn) {
   switch (fn) {
-    case ZT_UNARY_EXP: case ZT_UNARY_SQRT: case ZT_UNARY_RSQRT: case ZT_UNARY_TANH: case ZT_UNARY_SIGMOID:
+    case ZT_UNARY_EXP:
+    case ZT_UNARY_SQRT:
+    case ZT_UNARY_RSQRT:
+    case ZT_UNARY_TANH:
+    case ZT_UNARY_SIGMOID:
     case ZT_UNARY_RELU:
       return 2;
-    case ZT_UNARY_NEG: case ZT_UNARY_AFFINE:
+    case ZT_UNARY_NEG:
+    case ZT_UNARY_AFFINE:
       return 0;
     default:
       return 1;

@@ -7,6 +7,7 @@
 
 #include "core/tensor/op.h"
 
+/* clang-format off */
 /* R(name): the op table; tests walk it, and each row has a gradient check or says that it has no gradient. */
 #define ZT_OPS(R)                                                                                              \
   /* op_elementwise.c */                                                                                       \
@@ -28,6 +29,7 @@
   R(embedding) R(gather) R(index_select) R(scatter_add)                                                        \
   /* op_shape.c */                                                                                             \
   R(cat) R(reshape) R(transpose) R(permute) R(narrow) R(expand) R(copy) R(cast)
+/* clang-format on */
 
 ZT_OPS(ZT_OP_DECLARE)
 ZT_API extern const zt_op *const zt_op_table[]; /* in that order, NULL at the end */
@@ -52,8 +54,10 @@ ZT_API zt_status zt_silu(zt_ctx *c, zt_tensor **y, zt_tensor *x);
 ZT_API zt_status zt_clamp(zt_ctx *c, zt_tensor **y, zt_tensor *x, double low, double high);
 ZT_API zt_status zt_affine(zt_ctx *c, zt_tensor **y, zt_tensor *x, double factor, double shift); /* also int64, int32 */
 ZT_API zt_status zt_pow_scalar(zt_ctx *c, zt_tensor **y, zt_tensor *x, double exponent);
-ZT_API zt_status zt_compare_op(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b, zt_compare fn); /* any dtype -> uint8 */
-ZT_API zt_status zt_where(zt_ctx *c, zt_tensor **y, zt_tensor *cond, zt_tensor *a, zt_tensor *b); /* broadcasts; any dtype */
+ZT_API zt_status zt_compare_op(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b,
+                               zt_compare fn); /* any dtype -> uint8 */
+ZT_API zt_status zt_where(zt_ctx *c, zt_tensor **y, zt_tensor *cond, zt_tensor *a,
+                          zt_tensor *b); /* broadcasts; any dtype */
 /* x where mask is 0, value elsewhere (as PyTorch's masked_fill); mask broadcasts to x; any dtype. */
 ZT_API zt_status zt_masked_fill(zt_ctx *c, zt_tensor **y, zt_tensor *x, zt_tensor *mask, double value);
 
@@ -64,10 +68,13 @@ ZT_API zt_status zt_sum(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool ke
 ZT_API zt_status zt_mean(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim);
 ZT_API zt_status zt_max(zt_ctx *c, zt_tensor **y, zt_tensor **index, zt_tensor *x, int dim, bool keepdim);
 ZT_API zt_status zt_min(zt_ctx *c, zt_tensor **y, zt_tensor **index, zt_tensor *x, int dim, bool keepdim);
-ZT_API zt_status zt_var(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim, int correction); /* torch.var: 1 */
-ZT_API zt_status zt_norm(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim); /* L2; gradient 0 where it is 0 */
+ZT_API zt_status zt_var(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim,
+                        int correction); /* torch.var: 1 */
+ZT_API zt_status zt_norm(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim,
+                         bool keepdim); /* L2; gradient 0 where it is 0 */
 ZT_API zt_status zt_argmax(zt_ctx *c, zt_tensor **index, zt_tensor *x, int dim, bool keepdim);
-ZT_API zt_status zt_topk(zt_ctx *c, zt_tensor **values, zt_tensor **index, zt_tensor *x, int64_t k, int dim, bool largest);
+ZT_API zt_status zt_topk(zt_ctx *c, zt_tensor **values, zt_tensor **index, zt_tensor *x, int64_t k, int dim,
+                         bool largest);
 ZT_API zt_status zt_logsumexp(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim);
 
 /* --- op_matmul.c */
@@ -94,12 +101,12 @@ ZT_API zt_status zt_dropout(zt_ctx *c, zt_tensor **y, zt_tensor *x, double p);
 ** contiguous; y (B, Tq, H, D) contiguous. key_mask uint8 (B, Tk); bias broadcasts to (B, H, Tq, Tk), with gradient.
 ** NULL ok for both. Causal is aligned at the end: query i sees keys up to i + Tk - Tq. */
 typedef struct zt_attention_options {
-  double scale;   /* 0: 1 / sqrt(D) */
+  double scale; /* 0: 1 / sqrt(D) */
   bool causal;
   double dropout; /* counts one random call where not 0 */
 } zt_attention_options;
-ZT_API zt_status zt_attention_op(zt_ctx *c, zt_tensor **y, zt_tensor *q, zt_tensor *k, zt_tensor *v, zt_tensor *key_mask,
-                                 zt_tensor *bias, const zt_attention_options *o);
+ZT_API zt_status zt_attention_op(zt_ctx *c, zt_tensor **y, zt_tensor *q, zt_tensor *k, zt_tensor *v,
+                                 zt_tensor *key_mask, zt_tensor *bias, const zt_attention_options *o);
 /* The same from one packed projection qkv (B, T, 3 * H * D): one gradient, no copies. y (B, T, H * D). */
 ZT_API zt_status zt_attention_qkv(zt_ctx *c, zt_tensor **y, zt_tensor *qkv, int64_t n_head, zt_tensor *key_mask,
                                   zt_tensor *bias, const zt_attention_options *o);
@@ -114,16 +121,18 @@ ZT_API zt_status zt_cross_entropy(zt_ctx *c, zt_tensor **loss, zt_tensor **count
 ** makes the unscaled gradients of x and w while it has a chunk. x (..., C), w (V, C). */
 ZT_API zt_status zt_linear_cross_entropy(zt_ctx *c, zt_tensor **loss, zt_tensor **count, zt_tensor *x, zt_tensor *w,
                                          zt_tensor *labels, int64_t ignore_index, double smoothing);
-ZT_API zt_status zt_mse(zt_ctx *c, zt_tensor **loss, zt_tensor *x, zt_tensor *target); /* mean of squares, same shapes */
+ZT_API zt_status zt_mse(zt_ctx *c, zt_tensor **loss, zt_tensor *x,
+                        zt_tensor *target); /* mean of squares, same shapes */
 
 /* --- op_conv.c: x (B, T, C_in) channels last, w (C_out, C_in, width) as in torch.nn.Conv1d, b (C_out) or NULL;
 ** y (B, T_out, C_out), T_out = (T + 2 pad - dilation (width - 1) - 1) / stride + 1 */
-ZT_API zt_status zt_conv1d(zt_ctx *c, zt_tensor **y, zt_tensor *x, zt_tensor *w, zt_tensor *b, int64_t stride, int64_t pad,
-                           int64_t dilation);
+ZT_API zt_status zt_conv1d(zt_ctx *c, zt_tensor **y, zt_tensor *x, zt_tensor *w, zt_tensor *b, int64_t stride,
+                           int64_t pad, int64_t dilation);
 
 /* --- op_index.c: an index out of range raises with its position and the limit */
-ZT_API zt_status zt_embedding(zt_ctx *c, zt_tensor **y, zt_tensor *w, zt_tensor *ids); /* w (V, C), ids (...) -> (..., C) */
-ZT_API zt_status zt_gather(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, zt_tensor *index); /* torch.gather */
+ZT_API zt_status zt_embedding(zt_ctx *c, zt_tensor **y, zt_tensor *w,
+                              zt_tensor *ids); /* w (V, C), ids (...) -> (..., C) */
+ZT_API zt_status zt_gather(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, zt_tensor *index);       /* torch.gather */
 ZT_API zt_status zt_index_select(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, zt_tensor *index); /* index (n) */
 /* x with src added at index along dim (torch.scatter_add); gradients to x and src. */
 ZT_API zt_status zt_scatter_add(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, zt_tensor *index, zt_tensor *src);
@@ -133,17 +142,20 @@ ZT_API zt_status zt_cat(zt_ctx *c, zt_tensor **y, zt_tensor *const x[], int n, i
 ZT_API zt_status zt_stack(zt_ctx *c, zt_tensor **y, zt_tensor *const x[], int n, int dim);
 /* Parts of 'sizes' along dim, which sum to its length; out[i] are owned views. */
 ZT_API zt_status zt_split(zt_ctx *c, zt_tensor *out[], zt_tensor *x, const int64_t *sizes, int n, int dim);
-ZT_API zt_status zt_reshape(zt_ctx *c, zt_tensor **y, zt_tensor *x, int ndim, const int64_t *shape); /* one -1; view if it can */
+ZT_API zt_status zt_reshape(zt_ctx *c, zt_tensor **y, zt_tensor *x, int ndim,
+                            const int64_t *shape); /* one -1; view if it can */
 ZT_API zt_status zt_transpose(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim1, int dim2);
 ZT_API zt_status zt_permute(zt_ctx *c, zt_tensor **y, zt_tensor *x, const int *order);
 ZT_API zt_status zt_narrow(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, int64_t start, int64_t length);
-ZT_API zt_status zt_expand(zt_ctx *c, zt_tensor **y, zt_tensor *x, int ndim, const int64_t *shape); /* a view, stride 0 */
-ZT_API zt_status zt_copy(zt_ctx *c, zt_tensor **y, zt_tensor *x);                  /* a contiguous copy */
-ZT_API zt_status zt_cast(zt_ctx *c, zt_tensor **y, zt_tensor *x, zt_dtype dtype);  /* x itself where it has that dtype */
+ZT_API zt_status zt_expand(zt_ctx *c, zt_tensor **y, zt_tensor *x, int ndim,
+                           const int64_t *shape);                                 /* a view, stride 0 */
+ZT_API zt_status zt_copy(zt_ctx *c, zt_tensor **y, zt_tensor *x);                 /* a contiguous copy */
+ZT_API zt_status zt_cast(zt_ctx *c, zt_tensor **y, zt_tensor *x, zt_dtype dtype); /* x itself where it has that dtype */
 
 /* --- sampling and norms, without gradient (op_sample.c) */
 /* logits (rows, V) -> ids (rows): see the kernel 'sample'. Counts one random call where temperature > 0. */
-ZT_API zt_status zt_sample(zt_ctx *c, zt_tensor **ids, zt_tensor *logits, double temperature, int64_t top_k, double top_p);
+ZT_API zt_status zt_sample(zt_ctx *c, zt_tensor **ids, zt_tensor *logits, double temperature, int64_t top_k,
+                           double top_p);
 /* The L2 norm of all of them together, by exact accumulation; NaN where one has a non-finite element, and then
 ** *bad (NULL ok) is the first such tensor's number and *bad_at its element, else -1. */
 ZT_API zt_status zt_global_norm(zt_ctx *c, double *norm, int64_t *bad, int64_t *bad_at, zt_tensor *const x[], int n);

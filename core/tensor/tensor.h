@@ -19,10 +19,10 @@ typedef struct zt_tensor {
   int64_t offset;             /* in elements */
   zt_storage *storage;        /* owned reference; NULL: shape only (what a node did not need to save) */
   bool requires_grad;
-  struct zt_tensor *grad;     /* leaves: the accumulated gradient, same shape; owned reference */
-  zt_node *node;              /* what computed it, where a gradient can flow; owned reference; NULL: a leaf */
-  int node_out;               /* which output of 'node' */
-  uint32_t n_uses;            /* leaves, during backward: uses that have not yet delivered */
+  struct zt_tensor *grad; /* leaves: the accumulated gradient, same shape; owned reference */
+  zt_node *node;          /* what computed it, where a gradient can flow; owned reference; NULL: a leaf */
+  int node_out;           /* which output of 'node' */
+  uint32_t n_uses;        /* leaves, during backward: uses that have not yet delivered */
 } zt_tensor;
 
 /* Random state: a random op takes (seed, step, call) and counts call up; zt_rng_key says how they are used. */
@@ -35,23 +35,24 @@ typedef struct zt_random {
 
 /* Everything ops need. One per interpreter; no globals. */
 typedef struct zt_context_options {
-  const char *device; /* NULL: "cpu" */
+  const char *device;   /* NULL: "cpu" */
   size_t device_memory; /* budget in bytes; 0: none */
 } zt_context_options;
 
 ZT_API zt_status zt_ctx_new(const zt_context_options *options, zt_ctx **out);
 /* All tensors made in it must have been released. NULL ok. */
 ZT_API void zt_ctx_free(zt_ctx *c);
-ZT_API zt_pool *zt_ctx_pool(zt_ctx *c);          /* borrowed */
-ZT_API zt_device *zt_ctx_device(zt_ctx *c);      /* borrowed */
-ZT_API zt_random *zt_ctx_random(zt_ctx *c);      /* borrowed, may be written */
+ZT_API zt_pool *zt_ctx_pool(zt_ctx *c);     /* borrowed */
+ZT_API zt_device *zt_ctx_device(zt_ctx *c); /* borrowed */
+ZT_API zt_random *zt_ctx_random(zt_ctx *c); /* borrowed, may be written */
 ZT_API bool zt_ctx_grad_enabled(const zt_ctx *c);
 ZT_API bool zt_ctx_set_grad_enabled(zt_ctx *c, bool on); /* returns what it was */
 /* What new storages are counted as (ZT_MEM_ACTIVATION at the start); returns what it was. */
 ZT_API zt_mem_kind zt_ctx_set_mem_kind(zt_ctx *c, zt_mem_kind kind);
 
 /* --- making and releasing */
-ZT_API zt_status zt_tensor_new(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape); /* not filled */
+ZT_API zt_status zt_tensor_new(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim,
+                               const int64_t *shape); /* not filled */
 /* Copies 'data' (host, contiguous). */
 ZT_API zt_status zt_tensor_from(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape,
                                 const void *data);
@@ -60,8 +61,8 @@ ZT_API zt_status zt_tensor_alias(const zt_tensor *t, zt_tensor **out);
 /* A header with the same dtype and shape and no storage. */
 ZT_API zt_status zt_tensor_shape_only(const zt_tensor *t, zt_tensor **out);
 /* A header over given bytes of a storage (retained). */
-ZT_API zt_status zt_tensor_view(zt_storage *storage, zt_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
-                                int64_t offset, zt_tensor **out);
+ZT_API zt_status zt_tensor_view(zt_storage *storage, zt_dtype dtype, int ndim, const int64_t *shape,
+                                const int64_t *stride, int64_t offset, zt_tensor **out);
 ZT_API zt_tensor *zt_tensor_retain(zt_tensor *t);
 ZT_API void zt_tensor_release(zt_tensor *t); /* NULL ok */
 
@@ -88,8 +89,9 @@ ZT_API zt_status zt_tensor_item(zt_ctx *c, const zt_tensor *t, double *out);
 /* --- in place, without history; they raise the storage's version. Raise on a tensor that a gradient must flow through
 ** (computed, requires_grad) while gradients are enabled; leaves are written as they are. */
 ZT_API zt_status zt_fill_(zt_ctx *c, zt_tensor *t, double value);
-ZT_API zt_status zt_copy_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src);       /* broadcasts, casts */
-ZT_API zt_status zt_add_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src, double alpha); /* dst += alpha * src; broadcasts */
+ZT_API zt_status zt_copy_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src); /* broadcasts, casts */
+ZT_API zt_status zt_add_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src,
+                         double alpha); /* dst += alpha * src; broadcasts */
 ZT_API zt_status zt_mul_(zt_ctx *c, zt_tensor *dst, double factor);
 /* From the context's random state (one call). */
 ZT_API zt_status zt_normal_(zt_ctx *c, zt_tensor *t, double mean, double std);

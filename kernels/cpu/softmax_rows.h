@@ -115,8 +115,7 @@ static T F(cross_entropy_row_)(zt_dtype t, void *grad, const void *x, size_t lab
     double mean = F(row_sum_)(t, x, cols) / (double)cols - (double)shift;
     target = (1 - smoothing) * target + smoothing * mean;
   }
-  if (grad)
-    F(cross_entropy_grad_)
-    (t, grad, x, shift, (T)(1 / total), label, (T)(1 - smoothing), (T)(smoothing / (double)cols), cols);
+  if (grad) F(cross_entropy_grad_)
+  (t, grad, x, shift, (T)(1 / total), label, (T)(1 - smoothing), (T)(smoothing / (double)cols), cols);
   return (T)(log(total) - target);
 }

@@ -404,16 +404,17 @@ static void test_compare(void **state) {
   (void)state;
   FOR_KERNELS(k)
   FOR_DTYPES(t)
-  for (zt_compare fn = 0; fn < ZT_N_COMPARE; fn++) for (int s = 0; s < N_SMALL_SHAPES; s++) for (int m = 0; m < N_MODES;
-                                                                                                 m++) {
-    operand o = some_loop(s, m, (m + fn) % N_MODES, WHOLE);
-    buffer y = output(ZT_U8, o.extent[0]), a = few_values(t, o.extent[1]), b = few_values(t, o.extent[2]);
-    expect_ok(k->table->compare(&no_stream, fn, t, y.data, a.data, b.data, &o.loop));
-    for (size_t i = 0; i < loop_count(&o.loop); i++)
-      expect_equal(&y, place(&o.loop, 0, i),
-                   compare_reference(fn, at(&a, place(&o.loop, 1, i)), at(&b, place(&o.loop, 2, i))));
-    buffer_free(&y), buffer_free(&a), buffer_free(&b);
-  }
+  for (zt_compare fn = 0; fn < ZT_N_COMPARE; fn++)
+    for (int s = 0; s < N_SMALL_SHAPES; s++)
+      for (int m = 0; m < N_MODES; m++) {
+        operand o = some_loop(s, m, (m + fn) % N_MODES, WHOLE);
+        buffer y = output(ZT_U8, o.extent[0]), a = few_values(t, o.extent[1]), b = few_values(t, o.extent[2]);
+        expect_ok(k->table->compare(&no_stream, fn, t, y.data, a.data, b.data, &o.loop));
+        for (size_t i = 0; i < loop_count(&o.loop); i++)
+          expect_equal(&y, place(&o.loop, 0, i),
+                       compare_reference(fn, at(&a, place(&o.loop, 1, i)), at(&b, place(&o.loop, 2, i))));
+        buffer_free(&y), buffer_free(&a), buffer_free(&b);
+      }
   covers_kernel("compare");
 }
 

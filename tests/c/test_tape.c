@@ -10,10 +10,10 @@
 #include "core/tensor/ops.h"
 #include "core/tensor/tape.h"
 
-#define OK(expr)                                                   \
-  do {                                                             \
-    zt_status st_ = (expr);                                        \
-    if (st_ != ZT_OK) fail_msg("%s: %s", #expr, zt_message());     \
+#define OK(expr)                                               \
+  do {                                                         \
+    zt_status st_ = (expr);                                    \
+    if (st_ != ZT_OK) fail_msg("%s: %s", #expr, zt_message()); \
   } while (0)
 
 static zt_ctx *new_ctx(void) {
@@ -351,15 +351,15 @@ static void failing_allocations_end_cleanly(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a_leaf_used_twice_gets_the_sum),
-    cmocka_unit_test(what_nobody_can_reach_leaves_the_tape),
-    cmocka_unit_test(backward_frees_as_it_goes_and_runs_once),
-    cmocka_unit_test(changes_after_saving_are_found),
-    cmocka_unit_test(without_gradients_nothing_is_recorded),
-    cmocka_unit_test(a_gradient_is_final_after_its_last_use),
-    cmocka_unit_test(checkpoints_change_no_bit),
-    cmocka_unit_test(checkpoints_hold_their_leaves),
-    cmocka_unit_test(failing_allocations_end_cleanly),
+      cmocka_unit_test(a_leaf_used_twice_gets_the_sum),
+      cmocka_unit_test(what_nobody_can_reach_leaves_the_tape),
+      cmocka_unit_test(backward_frees_as_it_goes_and_runs_once),
+      cmocka_unit_test(changes_after_saving_are_found),
+      cmocka_unit_test(without_gradients_nothing_is_recorded),
+      cmocka_unit_test(a_gradient_is_final_after_its_last_use),
+      cmocka_unit_test(checkpoints_change_no_bit),
+      cmocka_unit_test(checkpoints_hold_their_leaves),
+      cmocka_unit_test(failing_allocations_end_cleanly),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
