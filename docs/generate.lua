@@ -1,13 +1,15 @@
 -- generate.lua - writes docs/lua-api.md to standard output from the annotations in lua/ztrain, the ones that language
--- servers read: lua5.4 docs/generate.lua > docs/lua-api.md. tests/lua/docs_spec.lua fails where the page is not up to date.
--- A function is listed where a comment of three dashes stands before it (in meta/: always), unless that says "internal".
+-- servers read: lua5.4 docs/generate.lua > docs/lua-api.md. tests/lua/docs_spec.lua fails where the page is not up to
+-- date. A function is listed where a comment of three dashes stands before it (in meta/: always), unless that says
+-- "internal".
 
 local root = arg and arg[0] and arg[0]:match("^(.*)docs/") or ""
 local sources = { -- file, how a recipe calls its module; in the order of the page
   {"init", "zt"}, {"meta/core", "zt"}, {"nn/init", "zt.nn"}, {"nn/module", "zt.nn"}, {"nn/layers", "zt.nn"},
   {"nn/attention", "zt.nn"}, {"nn/initialize", "zt.nn.init"}, {"optim", "zt.optim"}, {"schedule", "zt.schedule"},
   {"data", "zt.data"}, {"tokenizer", "zt.tokenizer"}, {"models/init", "zt.models"}, {"models/pretrained", "zt.models"},
-  {"models/gpt2", "zt.models"}, {"models/generation", "zt.models"}, {"accelerator", "zt"}, {"progress", "zt"}, {"args", "zt"},
+  {"models/gpt2", "zt.models"}, {"models/generation", "zt.models"}, {"accelerator", "zt"}, {"progress", "zt"},
+  {"args", "zt"},
 }
 
 -- A comment's lines as text and tags: {tag = "param", "name type text"}. A tag may follow another on one line.
@@ -18,7 +20,9 @@ local function parse_comment(lines)
     local plain, rest = line:match("^([^@]-)%s*(@%l.*)$")
     plain = plain or (line:sub(1, 1) ~= "@" and line) or ""
     if plain ~= "" then text[#text + 1] = plain end
-    for tag, value in ((rest or "") .. " @"):gmatch("@(%l+)%s+(.-)%s*%f[@\0]") do tags[#tags + 1] = {tag = tag, value} end
+    for tag, value in ((rest or "") .. " @"):gmatch("@(%l+)%s+(.-)%s*%f[@\0]") do
+      tags[#tags + 1] = {tag = tag, value}
+    end
   end
   return table.concat(text, " "), tags
 end
