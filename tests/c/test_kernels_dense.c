@@ -345,9 +345,9 @@ static void softmax_case(const zt_kernels *table, zt_dtype t, size_t rows, size_
   expect_ok(table->softmax(&no_stream, t, y.data, x.data, masked ? mask.data : NULL, log_of, rows, cols));
   for (size_t row = 0; row < rows; row++) {
     double sum = 0, span = 60; /* exp(x - max): the rounding of x - max is a relative error of the result */
-    for (size_t i = row * cols; i < (row + 1) * cols; i++) sum += masked && !at(&mask, i) ? 0 : exp(at(&x, i));
+    for (size_t i = row * cols; i < (row + 1) * cols; i++) sum += masked && at(&mask, i) == 0 ? 0 : exp(at(&x, i));
     for (size_t i = row * cols; i < (row + 1) * cols; i++) {
-      bool out = masked && !at(&mask, i);
+      bool out = masked && at(&mask, i) == 0;
       double want = log_of ? (out ? -INFINITY : at(&x, i) - log(sum)) : out ? 0 : exp(at(&x, i)) / sum;
       expect_close(&y, i, want, log_of ? (t == ZT_BF16 || t == ZT_F16 ? 0.1 : 30) : want * (1 + 0.25 * span));
     }
