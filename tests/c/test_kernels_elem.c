@@ -609,7 +609,7 @@ static void test_count_not_equal(void **state) {
 static const size_t index_cases[][4] = {{1, 5, 9, 3}, {3, 7, 4, 1}, {2, 1, 6, 129},    {0, 4, 3, 2},
                                         {2, 4, 0, 3}, {2, 4, 3, 0}, {1, 500, 65, 700}, {4, 30, 257, 40}};
 #define FOR_INDEX_CASES(c) \
-  for (const size_t *c = index_cases[0]; c < index_cases[sizeof index_cases / sizeof *index_cases]; c += 4)
+  for (const size_t *c = index_cases[0]; c < index_cases[0] + sizeof index_cases / sizeof(size_t); c += 4)
 
 static void test_index_select(void **state) {
   (void)state;
