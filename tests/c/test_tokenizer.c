@@ -258,10 +258,9 @@ static void test_split_removed(void **state) {
 
 /* Patterns that PCRE2 and Oniguruma read differently are refused; those of models that people use are not. */
 static void test_patterns(void **state) {
-  static const char *const good[] = {
-      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-      "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-      "[\\p{Han}]+", "\\p{^Lu}|\\x{41}", "[]a]", "(?<=a)b"};
+  static const char *const good[] = {("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+                                      "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"),
+                                     "[\\p{Han}]+", "\\p{^Lu}|\\x{41}", "[]a]", "(?<=a)b"};
   static const struct {
     const char *pattern, *message;
   } bad[] = {{"a\\w", "'\\w' at byte 1 of the regular expression is not supported"},
