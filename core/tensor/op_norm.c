@@ -61,7 +61,7 @@ static zt_status run_back(zt_ctx *c, saved s, zt_tensor *gy, zt_tensor *gsum, zt
   if (gw) ZT_TRY_GOTO(zt_tensor_like(c, s.w, gw), done);
   if (gb) ZT_TRY_GOTO(zt_tensor_like(c, s.b, gb), done);
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->layer_norm_bwd_workspace(gy->dtype, rows, cols), &workspace), done);
-  st = zt_k(c)->layer_norm_bwd(zt_s(c), gy->dtype, zt_tensor_data(*gx), gw ? zt_tensor_data(*gw) : NULL,
+  st = zt_k(c)->layer_norm_bwd(zt_s(c), gy->dtype, zt_data_or_null(*gx), gw ? zt_tensor_data(*gw) : NULL,
                                gb ? zt_tensor_data(*gb) : NULL, zt_tensor_data(t[1]), zt_data_or_null(t[2]),
                                zt_tensor_data(t[0]), zt_tensor_data(s.mean), zt_tensor_data(s.rstd),
                                zt_data_or_null(t[3]), rows, cols, zt_data_or_null(workspace));

@@ -123,6 +123,7 @@ static bool S(forward_block)(const attention_call *c, const scratch *w, const S(
 static bool S(forward)(const attention_call *c, char *workspace) {
   const zt_attention *a = c->a;
   int64_t n_blocks = (a->n_q + QUERIES - 1) / QUERIES, n_heads = a->n_batch * a->n_head;
+  /* NOLINTNEXTLINE(clang-analyzer-deadcode.DeadStores): the pragma below reads it */
   int64_t at_once = n_heads >= 2 * (int64_t)n_threads(a) ? n_blocks : 1;
   bool ok = true;
 #pragma omp parallel num_threads((int)n_threads(a)) reduction(&& : ok)
