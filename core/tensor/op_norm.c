@@ -53,19 +53,20 @@ typedef struct saved {
 /* *gx = the gradient of h, gsum (or NULL) included; *gw and *gb where wanted (else NULL in 'to'). */
 static zt_status run_back(zt_ctx *c, saved s, zt_tensor *gy, zt_tensor *gsum, zt_tensor **gx, zt_tensor **gw,
                           zt_tensor **gb) {
-  zt_tensor *in[4] = {s.h, gy, gsum, s.w}, *t[4] = {NULL}, *workspace = NULL;
+  zt_tensor *in[4] = {s.h, gy, gsum, s.w}, *t[4] = {NULL}, *workspace = NULL, *g = NULL;
   size_t rows = (size_t)zt_rows(s.h), cols = (size_t)zt_cols(s.h);
   zt_status st;
   ZT_TRY_GOTO(all_contiguous(c, in, 4, t), done);
-  ZT_TRY_GOTO(zt_tensor_like(c, s.h, gx), done);
+  ZT_TRY_GOTO(zt_tensor_like(c, s.h, &g), done);
   if (gw) ZT_TRY_GOTO(zt_tensor_like(c, s.w, gw), done);
   if (gb) ZT_TRY_GOTO(zt_tensor_like(c, s.b, gb), done);
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->layer_norm_bwd_workspace(gy->dtype, rows, cols), &workspace), done);
-  st = zt_k(c)->layer_norm_bwd(zt_s(c), gy->dtype, zt_data_or_null(*gx), gw ? zt_tensor_data(*gw) : NULL,
+  st = zt_k(c)->layer_norm_bwd(zt_s(c), gy->dtype, zt_tensor_data(g), gw ? zt_tensor_data(*gw) : NULL,
                                gb ? zt_tensor_data(*gb) : NULL, zt_tensor_data(t[1]), zt_data_or_null(t[2]),
                                zt_tensor_data(t[0]), zt_tensor_data(s.mean), zt_tensor_data(s.rstd),
                                zt_data_or_null(t[3]), rows, cols, zt_data_or_null(workspace));
 done:
+  *gx = g;
   release_all(t, 4);
   zt_tensor_release(workspace);
   return st;
