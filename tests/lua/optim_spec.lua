@@ -30,7 +30,7 @@ end
 describe("optim", function()
   for name, case in pairs(about) do
     if type(case) == "table" and case.optimizer then
-      for dtype, tolerance in pairs {float64 = 1e-12, float32 = 2e-6} do
+      for dtype, tolerance in pairs {float64 = 1e-12, float32 = 1e-6} do
         it(("%s equals PyTorch's in %s"):format(name, dtype), function()
           local params, opt = start(name, dtype)
           for step = 1, about.steps do
