@@ -6,6 +6,10 @@ static zt_status check_writable(const zt_ctx *c, const zt_tensor *t, const char 
     return zt_fail(ZT_STATE,
                    "%s: the tensor %s was computed and a gradient must flow through it; use no_grad or detach", name,
                    zt_shape_text(t));
+  for (int i = 0; i < t->ndim; i++)
+    if (t->shape[i] > 1 && t->stride[i] == 0)
+      return zt_fail(ZT_SHAPE, "%s: dimension %d (from 0) of %s repeats the same elements; write to a copy", name, i,
+                     zt_shape_text(t));
   t->storage->version++;
   return ZT_OK;
 }
@@ -91,6 +95,7 @@ static zt_status converted(zt_ctx *c, const zt_tensor *src, zt_dtype dtype, zt_t
   if (st == ZT_OK)
     st = zt_k(c)->cast(zt_s(c), dtype, src->dtype, zt_tensor_data(*out), zt_tensor_data(whole),
                        (size_t)zt_tensor_count(src));
+  if (st != ZT_OK) zt_tensor_release(*out), *out = NULL;
   zt_tensor_release(whole);
   return st;
 }

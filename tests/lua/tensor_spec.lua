@@ -187,6 +187,17 @@ describe("tensors (ZT_SEED=" .. seed .. ")", function()
     assert.is_true(u:max():item() < 1 and u:min():item() >= -1 and math.abs(u:mean():item()) < 0.05)
   end)
 
+  it("are not written where an element stands in several places", function()
+    local row = core.tensor {{1, 2}}
+    for _, write in ipairs {"add_", "mul_", "fill_", "copy_"} do
+      local wide = row:expand(3, 2)
+      assert.matches(write .. ": dimension 0 .* repeats the same elements",
+                     select(2, pcall(wide[write], wide, write == "copy_" and core.ones(3, 2) or 2)))
+    end
+    assert.are.same({{1, 2}}, row:totable())
+    assert.are.equal(5, row:expand(1, 2):fill_(5)[1][2]:item()) -- a size of 1 repeats nothing
+  end)
+
   it("show dtype, shape and values, abbreviated", function()
     assert.are.equal("float32(2, 2)\n{{1, 2.5},\n {3, -4}}", tostring(core.tensor {{1, 2.5}, {3, -4}}))
     assert.are.equal("int64(20) {0, 1, 2, ..., 17, 18, 19}", tostring(core.arange(20)))
