@@ -10,10 +10,10 @@
 #include "core/tensor/ops.h"
 #include "core/tensor/tape.h"
 
-#define OK(expr)                                                   \
-  do {                                                             \
-    zt_status st_ = (expr);                                        \
-    if (st_ != ZT_OK) fail_msg("%s: %s", #expr, zt_message());     \
+#define OK(expr)                                               \
+  do {                                                         \
+    zt_status st_ = (expr);                                    \
+    if (st_ != ZT_OK) fail_msg("%s: %s", #expr, zt_message()); \
   } while (0)
 
 static zt_ctx *new_ctx(void) {
@@ -103,6 +103,35 @@ static void changes_after_saving_are_found(void **state) {
   assert_non_null(strstr(zt_message(), "changed in place"));
   assert_int_equal(zt_fill_(c, y, 1), ZT_STATE); /* a computed tensor */
   free_all((zt_tensor *[]){x, w, y}, 3);
+  zt_ctx_free(c);
+}
+
+static void after_a_failure_the_tape_is_spent(void **state) {
+  (void)state;
+  zt_ctx *c = new_ctx();
+  zt_tensor *x = scalar(c, 5, true), *target = scalar(c, 2, false);
+  int n_failed = 0;
+  for (uint64_t at = 1;; at++) {
+    zt_tensor *loss;
+    OK(zt_mse(c, &loss, x, target));
+    zt_mem_fail_at(at, true);
+    zt_status st = zt_backward(c, loss, NULL, 1);
+    zt_mem_fail_at(0, false);
+    if (st != ZT_OK) {
+      bool began = strstr(zt_message(), "backward of") != NULL; /* else the first gradient could not be made */
+      assert_null(x->grad);
+      n_failed += began;
+      assert_int_equal(zt_backward(c, loss, NULL, 1), began ? ZT_STATE : ZT_OK);
+      zt_tensor_release(x->grad);
+      x->grad = NULL;
+    }
+    zt_tensor_release(loss);
+    assert_int_equal(zt_tape_length(c), 0);
+    if (st == ZT_OK) break;
+  }
+  assert_true(n_failed > 0);
+  assert_true(item(c, x->grad) == 6);
+  free_all((zt_tensor *[]){x, target}, 2);
   zt_ctx_free(c);
 }
 
@@ -351,15 +380,16 @@ static void failing_allocations_end_cleanly(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a_leaf_used_twice_gets_the_sum),
-    cmocka_unit_test(what_nobody_can_reach_leaves_the_tape),
-    cmocka_unit_test(backward_frees_as_it_goes_and_runs_once),
-    cmocka_unit_test(changes_after_saving_are_found),
-    cmocka_unit_test(without_gradients_nothing_is_recorded),
-    cmocka_unit_test(a_gradient_is_final_after_its_last_use),
-    cmocka_unit_test(checkpoints_change_no_bit),
-    cmocka_unit_test(checkpoints_hold_their_leaves),
-    cmocka_unit_test(failing_allocations_end_cleanly),
+      cmocka_unit_test(a_leaf_used_twice_gets_the_sum),
+      cmocka_unit_test(what_nobody_can_reach_leaves_the_tape),
+      cmocka_unit_test(backward_frees_as_it_goes_and_runs_once),
+      cmocka_unit_test(changes_after_saving_are_found),
+      cmocka_unit_test(after_a_failure_the_tape_is_spent),
+      cmocka_unit_test(without_gradients_nothing_is_recorded),
+      cmocka_unit_test(a_gradient_is_final_after_its_last_use),
+      cmocka_unit_test(checkpoints_change_no_bit),
+      cmocka_unit_test(checkpoints_hold_their_leaves),
+      cmocka_unit_test(failing_allocations_end_cleanly),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
