@@ -454,10 +454,8 @@ static zt_status seed_gradient(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, doub
   return zt_fill_(c, *out, seed);
 }
 
-zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
+static zt_status backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
   zt_tensor *g;
-  if (!zt_wants_grad(loss))
-    return zt_fail(ZT_STATE, "backward: nothing that %s was computed from requires a gradient", zt_shape_text(loss));
   zt_status st = seed_gradient(c, loss, grad, seed, &g);
   if (st != ZT_OK) {
     zt_tensor_release(g);
@@ -477,6 +475,18 @@ zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) 
     zt_tensor_release(g);
   if (st == ZT_OK) return sweep(c, from, 0);
   abandon(from, 0);
+  return st;
+}
+
+zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
+  if (c->tape.in_backward)
+    return zt_fail(ZT_STATE, "backward of %s: another one is going on; a checkpointed segment cannot start one",
+                   zt_shape_text(loss));
+  if (!zt_wants_grad(loss))
+    return zt_fail(ZT_STATE, "backward: nothing that %s was computed from requires a gradient", zt_shape_text(loss));
+  c->tape.in_backward = true;
+  zt_status st = backward(c, loss, grad, seed);
+  c->tape.in_backward = false;
   return st;
 }
 

@@ -11,7 +11,8 @@
 /* Runs backward from a scalar 'loss' seeded with 'seed' (the loss scale, or 1), or from any tensor seeded with 'grad'
 ** (same shape; NULL where a scalar). Gradients are added to the leaves' 'grad'. Counts each leaf's uses first; when the
 ** last has delivered, the leaf's gradient is final and on_final (zt_ctx_set_on_final) is called. A second backward
-** through the same nodes raises ZT_STATE. After a failure the tape from 'loss' is spent, too. */
+** through the same nodes raises ZT_STATE. After a failure the tape from 'loss' is spent, too. Not from
+** inside a backward (a segment's second run, on_final): ZT_STATE. */
 ZT_API zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed);
 
 /* Called when a leaf's gradient is final; a failure ends backward with it. */
@@ -21,7 +22,8 @@ ZT_API void zt_ctx_set_on_final(zt_ctx *c, zt_on_final fn, void *user);
 /* A segment that keeps none of its activations: 'run' is called now with gradients off, and again in backward.
 ** It must compute the same from the same inputs; random ops replay. run() gives up to 'n_out' owned tensors in out[],
 ** which starts as NULLs, the same number each time. */
-typedef zt_status (*zt_segment_run)(void *user, zt_ctx *c, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out);
+typedef zt_status (*zt_segment_run)(void *user, zt_ctx *c, zt_tensor *const in[], int n_in, zt_tensor *out[],
+                                    int n_out);
 typedef struct zt_segment {
   zt_segment_run run;
   void (*release)(void *user); /* called when the segment is no longer needed; NULL ok */
@@ -29,7 +31,8 @@ typedef struct zt_segment {
 } zt_segment;
 /* Takes over 'segment', also on failure. Leaves that run() reads are found by watching it. Bit-equal gradients: the
 ** second run records on the same tape and delivers in the same order as without a checkpoint. */
-ZT_API zt_status zt_checkpoint(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out);
+ZT_API zt_status zt_checkpoint(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[],
+                               int n_out);
 
 /* Nodes now on the tape (tests, reports). */
 ZT_API size_t zt_tape_length(const zt_ctx *c);

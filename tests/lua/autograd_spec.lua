@@ -135,6 +135,19 @@ describe("autograd (ZT_SEED=" .. seed .. ")", function()
     assert.are.same({3}, w.grad:totable())
   end)
 
+  it("refuses a backward inside a backward", function()
+    local x, n, inner = core.tensor({1, 2}):requires_grad_(), 0, nil
+    core.checkpoint(function(a)
+      local y = a * 2
+      n = n + 1
+      inner = message(function() y:sum():backward() end)
+      return y
+    end, x):sum():backward()
+    assert.are.equal(2, n)
+    assert.matches("another one is going on", inner)
+    assert.are.same({2, 2}, x.grad:totable())
+  end)
+
   it("refuses a segment whose second run gives other outputs", function()
     local x = core.randn(3):requires_grad_()
     local function differs(first, second)
