@@ -12,6 +12,7 @@ typedef struct zt_tape {
   uint64_t n_made;
   zt_node *waiting; /* nodes that wait to be freed, and whether somebody is at it */
   bool freeing;
+  bool in_backward;
 } zt_tape;
 
 /* Tensors from outside that the first run of a checkpointed segment reads: leaves, and computed ones. */

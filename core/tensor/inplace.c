@@ -1,4 +1,6 @@
 /* inplace.c - writes into existing tensors, without history. */
+#include <string.h>
+
 #include "core/tensor/ctx.h"
 
 static zt_status check_writable(const zt_ctx *c, const zt_tensor *t, const char *name) {
@@ -6,6 +8,10 @@ static zt_status check_writable(const zt_ctx *c, const zt_tensor *t, const char 
     return zt_fail(ZT_STATE,
                    "%s: the tensor %s was computed and a gradient must flow through it; use no_grad or detach", name,
                    zt_shape_text(t));
+  for (int i = 0; i < t->ndim; i++)
+    if (t->shape[i] > 1 && t->stride[i] == 0)
+      return zt_fail(ZT_SHAPE, "%s: dimension %d (from 0) of %s repeats the same elements; write to a copy", name, i,
+                     zt_shape_text(t));
   t->storage->version++;
   return ZT_OK;
 }
@@ -79,7 +85,24 @@ zt_status zt_uniform_(zt_ctx *c, zt_tensor *t, double low, double high) {
   return fill_through(c, t, fill_uniform, low, high);
 }
 
-/* src in dst's dtype, contiguous (owned). */
+static bool same_places(const zt_tensor *a, const zt_tensor *b) {
+  return a->offset == b->offset && zt_tensor_same_shape(a, b) &&
+         memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0;
+}
+
+/* src itself (retained), or a copy of it where writing dst may change elements of src that are still to be read. */
+static zt_status kept_apart(zt_ctx *c, const zt_tensor *dst, const zt_tensor *src, zt_tensor **out) {
+  if (src->storage != dst->storage || same_places(dst, src)) {
+    *out = zt_tensor_retain((zt_tensor *)src);
+    return ZT_OK;
+  }
+  ZT_TRY(zt_tensor_like(c, src, out));
+  zt_status st = zt_copy_(c, *out, src);
+  if (st != ZT_OK) zt_tensor_release(*out), *out = NULL;
+  return st;
+}
+
+/* src in that dtype, contiguous (owned). */
 static zt_status converted(zt_ctx *c, const zt_tensor *src, zt_dtype dtype, zt_tensor **out) {
   zt_tensor *whole;
   ZT_TRY(zt_contiguous(c, src, &whole));
@@ -91,6 +114,7 @@ static zt_status converted(zt_ctx *c, const zt_tensor *src, zt_dtype dtype, zt_t
   if (st == ZT_OK)
     st = zt_k(c)->cast(zt_s(c), dtype, src->dtype, zt_tensor_data(*out), zt_tensor_data(whole),
                        (size_t)zt_tensor_count(src));
+  if (st != ZT_OK) zt_tensor_release(*out), *out = NULL;
   zt_tensor_release(whole);
   return st;
 }
@@ -99,8 +123,7 @@ zt_status zt_copy_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src) {
   zt_loop loop;
   zt_tensor *in[1];
   ZT_TRY(check_writable(c, dst, "copy_"));
-  ZT_TRY(src->dtype == dst->dtype ? (in[0] = zt_tensor_retain((zt_tensor *)src), ZT_OK)
-                                  : converted(c, src, dst->dtype, &in[0]));
+  ZT_TRY(src->dtype == dst->dtype ? kept_apart(c, dst, src, &in[0]) : converted(c, src, dst->dtype, &in[0]));
   zt_status st = zt_loop_make(&loop, dst, in, 1);
   if (st == ZT_OK) st = zt_k(c)->copy(zt_s(c), dst->dtype, zt_tensor_data(dst), zt_tensor_data(in[0]), &loop);
   zt_tensor_release(in[0]);
@@ -128,10 +151,13 @@ static zt_status add_scaled(zt_ctx *c, zt_tensor *dst, zt_tensor *src, double al
 }
 
 zt_status zt_add_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src, double alpha) {
-  zt_tensor *term;
+  zt_tensor *apart, *term;
   ZT_TRY(check_writable(c, dst, "add_"));
-  ZT_TRY(converted(c, src, dst->dtype, &term));
-  zt_status st = add_scaled(c, dst, term, alpha);
+  ZT_TRY(kept_apart(c, dst, src, &apart));
+  zt_status st = converted(c, apart, dst->dtype, &term);
+  zt_tensor_release(apart);
+  ZT_TRY(st);
+  st = add_scaled(c, dst, term, alpha);
   zt_tensor_release(term);
   return zt_wrap(st, "add_");
 }

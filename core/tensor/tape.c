@@ -267,17 +267,26 @@ static zt_status reach_all(zt_node *from, uint64_t base) {
   return ZT_OK;
 }
 
+/* Gives up what a reached node still holds. Returns the node before it, which is read last: giving up what n saved may
+** free nodes that n did not reach. */
+static zt_node *spend(zt_node *n) {
+  n->reached = false, n->spent = true;
+  drop_saved(n);
+  drop_edges(n);
+  zt_node *prev = n->prev;
+  zt_node_release(n);
+  return prev;
+}
+
 /* After a failure: forgets what reach_all noted and what has been delivered so far. */
 static void abandon(zt_node *from, uint64_t base) {
   for (zt_node *n = from, *prev; n && n->number > base; n = prev) {
     prev = n->prev;
     if (!n->reached) continue;
-    n->reached = false;
-    for (int i = 0; i < ZT_MAX_OUT; i++) zt_tensor_release(n->gout[i]), n->gout[i] = NULL;
     for (int i = 0; i < ZT_MAX_IN; i++)
       if (n->from_leaf[i]) n->from_leaf[i]->n_uses = 0;
     for (size_t i = 0; i < n->watch.count; i++) n->watch.read[i]->n_uses = 0;
-    zt_node_release(n);
+    prev = spend(n);
   }
 }
 
@@ -366,9 +375,22 @@ static zt_status rerun(zt_node *n, zt_tensor *out[]) {
   return st;
 }
 
+/* The gradients that arrived are those of the first run's outputs. */
+static zt_status check_same_outputs(const zt_node *n, zt_tensor *const out[]) {
+  for (int i = 0; i < n->call.n_out; i++) {
+    const zt_tensor *g = n->gout[i], *y = out[i];
+    if (g && !y)
+      return zt_fail(ZT_STATE, "checkpoint: output %d %s is missing in the second run", i + 1, zt_shape_text(g));
+    if (g && (!zt_tensor_same_shape(g, y) || g->dtype != y->dtype))
+      return zt_fail(ZT_STATE, "checkpoint: output %d was %s %s, in the second run it is %s %s", i + 1,
+                     zt_dtype_name(g->dtype), zt_shape_text(g), zt_dtype_name(y->dtype), zt_shape_text(y));
+  }
+  return ZT_OK;
+}
+
 static zt_status back_through(zt_node *n, zt_tensor *const out[], uint64_t base) {
   zt_ctx *c = n->c;
-  zt_status st = ZT_OK;
+  zt_status st = check_same_outputs(n, out);
   for (int i = 0; i < n->call.n_out && st == ZT_OK; i++)
     if (n->gout[i] && out[i]->node && out[i]->node->number > base) st = reach(out[i]->node, base);
   zt_node *last = c->tape.last;
@@ -407,10 +429,7 @@ static zt_status sweep(zt_ctx *c, zt_node *from, uint64_t base) {
         abandon(n, base);
         break;
       }
-      n->reached = false, n->spent = true;
-      drop_edges(n);
-      prev = n->prev;
-      zt_node_release(n);
+      prev = spend(n);
     } else {
       prev = n->prev;
     }
@@ -435,18 +454,16 @@ static zt_status seed_gradient(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, doub
   return zt_fill_(c, *out, seed);
 }
 
-zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
+static zt_status backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
   zt_tensor *g;
-  if (!zt_wants_grad(loss))
-    return zt_fail(ZT_STATE, "backward: nothing that %s was computed from requires a gradient", zt_shape_text(loss));
   zt_status st = seed_gradient(c, loss, grad, seed, &g);
   if (st != ZT_OK) {
     zt_tensor_release(g);
     return st;
   }
   if (!loss->node) {
-    loss->n_uses++;
     ZT_TRY(deliver_to_leaf(c, loss, g));
+    loss->n_uses++;
     return use_done(c, loss);
   }
   zt_node *from = loss->node;
@@ -458,6 +475,18 @@ zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) 
     zt_tensor_release(g);
   if (st == ZT_OK) return sweep(c, from, 0);
   abandon(from, 0);
+  return st;
+}
+
+zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
+  if (c->tape.in_backward)
+    return zt_fail(ZT_STATE, "backward of %s: another one is going on; a checkpointed segment cannot start one",
+                   zt_shape_text(loss));
+  if (!zt_wants_grad(loss))
+    return zt_fail(ZT_STATE, "backward: nothing that %s was computed from requires a gradient", zt_shape_text(loss));
+  c->tape.in_backward = true;
+  zt_status st = backward(c, loss, grad, seed);
+  c->tape.in_backward = false;
   return st;
 }
 

@@ -11,7 +11,8 @@
 /* Runs backward from a scalar 'loss' seeded with 'seed' (the loss scale, or 1), or from any tensor seeded with 'grad'
 ** (same shape; NULL where a scalar). Gradients are added to the leaves' 'grad'. Counts each leaf's uses first; when the
 ** last has delivered, the leaf's gradient is final and on_final (zt_ctx_set_on_final) is called. A second backward
-** through the same nodes raises ZT_STATE. After a failure the tape from 'loss' is spent, too. */
+** through the same nodes raises ZT_STATE. After a failure the tape from 'loss' is spent, too. Not from
+** inside a backward (a segment's second run, on_final): ZT_STATE. */
 ZT_API zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed);
 
 /* Called when a leaf's gradient is final; a failure ends backward with it. */

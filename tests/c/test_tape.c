@@ -106,6 +106,35 @@ static void changes_after_saving_are_found(void **state) {
   zt_ctx_free(c);
 }
 
+static void after_a_failure_the_tape_is_spent(void **state) {
+  (void)state;
+  zt_ctx *c = new_ctx();
+  zt_tensor *x = scalar(c, 5, true), *target = scalar(c, 2, false);
+  int n_failed = 0;
+  for (uint64_t at = 1;; at++) {
+    zt_tensor *loss;
+    OK(zt_mse(c, &loss, x, target));
+    zt_mem_fail_at(at, true);
+    zt_status st = zt_backward(c, loss, NULL, 1);
+    zt_mem_fail_at(0, false);
+    if (st != ZT_OK) {
+      bool began = strstr(zt_message(), "backward of") != NULL; /* else the first gradient could not be made */
+      assert_null(x->grad);
+      n_failed += began;
+      assert_int_equal(zt_backward(c, loss, NULL, 1), began ? ZT_STATE : ZT_OK);
+      zt_tensor_release(x->grad);
+      x->grad = NULL;
+    }
+    zt_tensor_release(loss);
+    assert_int_equal(zt_tape_length(c), 0);
+    if (st == ZT_OK) break;
+  }
+  assert_true(n_failed > 0);
+  assert_true(item(c, x->grad) == 6);
+  free_all((zt_tensor *[]){x, target}, 2);
+  zt_ctx_free(c);
+}
+
 static void without_gradients_nothing_is_recorded(void **state) {
   (void)state;
   zt_ctx *c = new_ctx();
@@ -355,6 +384,7 @@ int main(void) {
       cmocka_unit_test(what_nobody_can_reach_leaves_the_tape),
       cmocka_unit_test(backward_frees_as_it_goes_and_runs_once),
       cmocka_unit_test(changes_after_saving_are_found),
+      cmocka_unit_test(after_a_failure_the_tape_is_spent),
       cmocka_unit_test(without_gradients_nothing_is_recorded),
       cmocka_unit_test(a_gradient_is_final_after_its_last_use),
       cmocka_unit_test(checkpoints_change_no_bit),

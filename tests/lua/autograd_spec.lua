@@ -135,6 +135,37 @@ describe("autograd (ZT_SEED=" .. seed .. ")", function()
     assert.are.same({3}, w.grad:totable())
   end)
 
+  it("refuses a backward inside a backward", function()
+    local x, n, inner = core.tensor({1, 2}):requires_grad_(), 0, nil
+    core.checkpoint(function(a)
+      local y = a * 2
+      n = n + 1
+      inner = message(function() y:sum():backward() end)
+      return y
+    end, x):sum():backward()
+    assert.are.equal(2, n)
+    assert.matches("another one is going on", inner)
+    assert.are.same({2, 2}, x.grad:totable())
+  end)
+
+  it("refuses a segment whose second run gives other outputs", function()
+    local x = core.randn(3):requires_grad_()
+    local function differs(first, second)
+      local n = 0
+      local y, z = core.checkpoint(function(a)
+        n = n + 1
+        return (n == 1 and first or second)(a)
+      end, x)
+      return message(function() (z and y + z or y):sum():backward() end)
+    end
+    local function double(a) return a * 2 end
+    assert.matches("output 2 %(3%) is missing in the second run", differs(function(a) return a * 2, a * 3 end, double))
+    assert.matches("was float32 %(3%), in the second run it is float32 %(2%)",
+                   differs(double, function(a) return a:narrow(1, 1, 2) end))
+    assert.matches("it is float64 %(3%)", differs(double, function(a) return a:to "float64" end))
+    assert.is_nil(x.grad)
+  end)
+
   it("knows what a segment reads through upvalues", function()
     local w, x = core.tensor({2}):requires_grad_(), core.tensor {5}
     local y = core.checkpoint(function(h) return h * w end, x)

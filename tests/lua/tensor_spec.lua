@@ -187,6 +187,29 @@ describe("tensors (ZT_SEED=" .. seed .. ")", function()
     assert.is_true(u:max():item() < 1 and u:min():item() >= -1 and math.abs(u:mean():item()) < 0.05)
   end)
 
+  it("may overlap what is written from them", function()
+    local function numbers(n) return core.arange(n):to "float32" end
+    local t = numbers(9):reshape(3, 3)
+    assert.are.same({{0, 3, 6}, {1, 4, 7}, {2, 5, 8}}, t:copy_(t:transpose(1, 2)):totable())
+    local n, sums = 40, {0}
+    t = numbers(n)
+    for i = 1, n - 1 do sums[i + 1] = 2 * i - 1 end
+    t:narrow(1, 2, n - 1):add_(t:narrow(1, 1, n - 1))
+    assert.are.same(sums, t:totable())
+    assert.are.same({0, 2, 4}, (function(x) return x:add_(x) end)(numbers(3)):totable())
+  end)
+
+  it("are not written where an element stands in several places", function()
+    local row = core.tensor {{1, 2}}
+    for _, write in ipairs {"add_", "mul_", "fill_", "copy_"} do
+      local wide = row:expand(3, 2)
+      assert.matches(write .. ": dimension 0 .* repeats the same elements",
+                     select(2, pcall(wide[write], wide, write == "copy_" and core.ones(3, 2) or 2)))
+    end
+    assert.are.same({{1, 2}}, row:totable())
+    assert.are.equal(5, row:expand(1, 2):fill_(5)[1][2]:item()) -- a size of 1 repeats nothing
+  end)
+
   it("show dtype, shape and values, abbreviated", function()
     assert.are.equal("float32(2, 2)\n{{1, 2.5},\n {3, -4}}", tostring(core.tensor {{1, 2.5}, {3, -4}}))
     assert.are.equal("int64(20) {0, 1, 2, ..., 17, 18, 19}", tostring(core.arange(20)))
