@@ -218,11 +218,12 @@ static zt_status no_memory(const zt_pool *pool, size_t nbytes) {
                                amount(pool->stats.used[k], part));
   }
   amount(nbytes, asked), amount(pool->stats.used_nbytes, used);
+  const char *open = length ? " (" : "", *close = length ? ")" : "";
   if (!pool->budget)
-    return zt_fail(ZT_NOMEM, "%s: asks for %s, the device has no more; %s are in use (%s)", pool->device->name, asked,
-                   used, kinds);
-  return zt_fail(ZT_NOMEM, "%s: asks for %s, %s of %s are in use (%s)", pool->device->name, asked, used,
-                 amount(pool->budget, budget), kinds);
+    return zt_fail(ZT_NOMEM, "%s: asks for %s, the device has no more; %s are in use%s%s%s", pool->device->name, asked,
+                   used, open, kinds, close);
+  return zt_fail(ZT_NOMEM, "%s: asks for %s, %s of %s are in use%s%s%s", pool->device->name, asked, used,
+                 amount(pool->budget, budget), open, kinds, close);
 }
 
 zt_status zt_pool_alloc(zt_pool *pool, size_t nbytes, zt_mem_kind kind, zt_block **out) {

@@ -11,6 +11,7 @@ typedef struct entry {
   int group;
   int64_t steps;
   zt_tensor *m, *v;
+  bool m_begun; /* a step has written m: it starts as the first gradient where momentum is turned on, as torch's does */
 } entry;
 
 struct zt_optim {
@@ -96,7 +97,7 @@ static zt_optim_step constants(const zt_optim *o, const entry *e, const zt_hyper
                      .momentum = h->momentum,
                      .dampening = h->dampening,
                      .nesterov = h->nesterov,
-                     .first = e->steps == 0};
+                     .first = !e->m_begun};
   double t = (double)(e->steps + 1);
   s.step_size = h->lr / (1 - pow(h->beta1, t));
   s.bias2_sqrt = sqrt(1 - pow(h->beta2, t));
@@ -113,6 +114,7 @@ static zt_status step_one(zt_optim *o, entry *e, const zt_tensor *grad, const zt
   const void *g = zt_tensor_data(grad);
   e->param->storage->version++;
   e->steps++;
+  e->m_begun |= needs_m(o, h);
   switch (o->kind) {
     case ZT_OPTIM_SGD:
       return k->optim_sgd(s, t, tg, p, h->momentum != 0 ? m : NULL, g, &step, count);
@@ -177,6 +179,6 @@ zt_status zt_optim_set_state(zt_optim *o, int index, int64_t steps, zt_tensor *m
   }
   zt_tensor_release(e->m);
   zt_tensor_release(e->v);
-  e->steps = steps, e->m = new_m, e->v = new_v;
+  e->steps = steps, e->m = new_m, e->v = new_v, e->m_begun = new_m != NULL;
   return ZT_OK;
 }
