@@ -67,15 +67,6 @@ static int c_blocks(lua_State *L) {
   return 1;
 }
 
-static int c_unigram_loss(lua_State *L) {
-  double nats;
-  corpus *o = check_corpus(L, 1), *train = check_corpus(L, 2);
-  lua_Integer n_vocab = arg_between(L, 3, 1, UINT32_MAX);
-  zt_lua_try(L, zt_corpus_unigram_loss(o->corpus, train->corpus, (size_t)n_vocab, &nats));
-  lua_pushnumber(L, nats);
-  return 1;
-}
-
 /* Upvalue 1 holds the methods. */
 static int c_index(lua_State *L) {
   corpus *o = check_corpus(L, 1);
@@ -99,7 +90,7 @@ static int l_order_at(lua_State *L) {
   return 1;
 }
 
-static const luaL_Reg corpus_methods[] = {{"blocks", c_blocks}, {"unigram_loss", c_unigram_loss}, {NULL, NULL}};
+static const luaL_Reg corpus_methods[] = {{"blocks", c_blocks}, {NULL, NULL}};
 
 static void open(lua_State *L) {
   zt_new_class(L, corpus_class, corpus_methods, release_corpus);

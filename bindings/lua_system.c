@@ -9,6 +9,7 @@
 
 #include "bindings/lua_state.h"
 #include "bindings/lua_subjects.h"
+#include "bindings/nearest.h"
 
 /* --- random state */
 
@@ -167,31 +168,14 @@ static int l_host_memory(lua_State *L) {
   return 1;
 }
 
-static int push_names(lua_State *L, const char *const names[]) {
-  lua_newtable(L);
-  for (int i = 0; names[i]; i++) {
-    lua_pushstring(L, names[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
+static int l_edit_distance(lua_State *L) {
+  lua_pushinteger(L, zt_edit_distance(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
   return 1;
-}
-
-static int l_op_names(lua_State *L) {
-  static const char *const names[] = {
-#define OP_NAME(name) #name,
-      ZT_OPS(OP_NAME) NULL};
-  return push_names(L, names);
-}
-
-static int l_kernel_names(lua_State *L) {
-  static const char *const names[] = {
-#define KERNEL_NAME(name, params) #name,
-      ZT_KERNELS(KERNEL_NAME) NULL};
-  return push_names(L, names);
 }
 
 static const luaL_Reg functions[] = {
     {"seed", l_seed},
+    {"edit_distance", l_edit_distance},
     {"random_state", l_random_state},
     {"memory", l_memory},
     {"reset_peak_memory", l_reset_peak_memory},
@@ -206,8 +190,6 @@ static const luaL_Reg functions[] = {
     {"file_exists", l_file_exists},
     {"fail_allocation", l_fail_allocation},
     {"host_memory", l_host_memory},
-    {"op_names", l_op_names},
-    {"kernel_names", l_kernel_names},
     {NULL, NULL},
 };
 const zt_lua_subject zt_lua_system = {functions, NULL, NULL};

@@ -3,15 +3,14 @@
 #include <limits.h>
 #include <string.h>
 
-enum { MAX_LENGTH = 63 };
+enum { MAX_LENGTH = 64 };
 
 static char plain(char ch) { return ch == '-' ? '_' : ch; }
 static size_t greater(size_t a, size_t b) { return a > b ? a : b; }
 static int least(int a, int b) { return a < b ? a : b; }
 
-/* Edits (insert, delete, replace, swap of neighbours) from a to b: the optimal string alignment distance. Three rows of
-** its table are kept. */
-static int distance(const char *a, const char *b) {
+/* Three rows of the table are kept. */
+int zt_edit_distance(const char *a, const char *b) {
   int rows[3][MAX_LENGTH + 1], na = (int)strlen(a), nb = (int)strlen(b);
   if (na > MAX_LENGTH || nb > MAX_LENGTH) return INT_MAX;
   for (int j = 0; j <= nb; j++) rows[0][j] = j;
@@ -32,7 +31,7 @@ const char *zt_nearest(const char *word, const char *const names[]) {
   const char *best = NULL;
   int fewest = INT_MAX;
   for (int i = 0; names[i]; i++) {
-    int edits = distance(word, names[i]), limit = (int)greater(strlen(word), strlen(names[i])) / 2;
+    int edits = zt_edit_distance(word, names[i]), limit = (int)greater(strlen(word), strlen(names[i])) / 2;
     if (edits <= limit && edits < fewest) fewest = edits, best = names[i];
   }
   return best;

@@ -1,7 +1,6 @@
 #include "core/data/corpus.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -371,32 +370,4 @@ zt_status zt_corpus_get_block(const zt_corpus *corpus, size_t i, int64_t *ids) {
   const uint32_t *block = block_ids(corpus, i);
   for (size_t k = 0; k < corpus->block_size; k++) ids[k] = block[k];
   return ZT_OK;
-}
-
-static zt_status count_ids(const zt_corpus *corpus, size_t n_vocab, uint64_t *counts) {
-  for (size_t i = 0; i < zt_corpus_block_count(corpus); i++) {
-    const uint32_t *block = block_ids(corpus, i);
-    for (size_t k = 0; k < corpus->block_size; k++) {
-      if (block[k] >= n_vocab)
-        return zt_fail(ZT_INVALID, "%s: id %u at position %zu of block %zu is outside the vocabulary of %zu",
-                       corpus->path, block[k], k, i, n_vocab);
-      counts[block[k]]++;
-    }
-  }
-  return ZT_OK;
-}
-
-zt_status zt_corpus_unigram_loss(const zt_corpus *corpus, const zt_corpus *train, size_t n_vocab, double *nats) {
-  uint64_t *known = zt_calloc(n_vocab, sizeof *known), *asked = known ? zt_calloc(n_vocab, sizeof *asked) : NULL;
-  zt_status st = asked ? count_ids(train, n_vocab, known) : ZT_NOMEM;
-  if (st == ZT_OK) st = count_ids(corpus, n_vocab, asked);
-  if (st == ZT_OK) {
-    double n_known = (double)(zt_corpus_token_count(train) + n_vocab), sum = 0;
-    for (size_t v = 0; v < n_vocab; v++)
-      if (asked[v]) sum -= (double)asked[v] * log((double)(known[v] + 1) / n_known);
-    *nats = sum / (double)zt_corpus_token_count(corpus);
-  }
-  zt_free(asked);
-  zt_free(known);
-  return st;
 }

@@ -20,8 +20,5 @@ ZT_API size_t zt_corpus_block_count(const zt_corpus *corpus);
 ZT_API size_t zt_corpus_token_count(const zt_corpus *corpus); /* in blocks, dropped ones not counted */
 /* Copies block i (from 0) to ids[block_size]. */
 ZT_API zt_status zt_corpus_get_block(const zt_corpus *corpus, size_t i, int64_t *ids);
-/* Nats per token of the unigram model of 'train' on this corpus' tokens, add-one smoothed over n_vocab: the figure that a
-** trained model has to beat. */
-ZT_API zt_status zt_corpus_unigram_loss(const zt_corpus *corpus, const zt_corpus *train, size_t n_vocab, double *nats);
 
 #endif

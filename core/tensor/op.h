@@ -84,6 +84,17 @@ static inline int64_t zt_rows(const zt_tensor *t) {
   return rows;
 }
 static inline int64_t zt_cols(const zt_tensor *t) { return t->shape[t->ndim - 1]; }
+/* A contiguous tensor as kernels see it around dimension 'dim', or all of it as the middle (ZT_ALL_DIMS). */
+enum { ZT_ALL_DIMS = 1000 };
+typedef struct zt_around {
+  size_t outer, n, inner;
+} zt_around;
+static inline zt_around zt_around_dim(const zt_tensor *t, int64_t dim) {
+  zt_around s = {1, 1, 1};
+  for (int i = 0; i < t->ndim; i++)
+    *(dim == ZT_ALL_DIMS || i == dim ? &s.n : i < dim ? &s.outer : &s.inner) *= (size_t)t->shape[i];
+  return s;
+}
 static inline void *zt_data_or_null(const zt_tensor *t) { return t ? zt_tensor_data(t) : NULL; }
 /* A dimension as the caller gave it (0-based, negative from the end) to 0 .. ndim-1. */
 zt_status zt_check_dim(const zt_tensor *t, int64_t dim, int *out);

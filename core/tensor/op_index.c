@@ -5,17 +5,6 @@
 
 #include "core/tensor/ops.h"
 
-typedef struct split3 {
-  size_t outer, n, inner;
-} split3;
-
-static split3 around(const zt_tensor *t, int dim) {
-  split3 s = {1, (size_t)t->shape[dim], 1};
-  for (int i = 0; i < dim; i++) s.outer *= (size_t)t->shape[i];
-  for (int i = dim + 1; i < t->ndim; i++) s.inner *= (size_t)t->shape[i];
-  return s;
-}
-
 zt_status zt_check_index(zt_ctx *c, const zt_tensor *index, int64_t limit, int64_t ignore, const char *what) {
   zt_tensor *whole;
   ZT_TRY(zt_contiguous(c, index, &whole));
@@ -51,7 +40,7 @@ static zt_status select_shape(zt_ctx *c, zt_call *call) {
 
 static zt_status select_forward(zt_ctx *c, zt_call *call) {
   zt_tensor *x, *index = NULL, *y = call->out[0];
-  split3 s = around(call->in[0], (int)call->attr.i[0]);
+  zt_around s = zt_around_dim(call->in[0], (int)call->attr.i[0]);
   ZT_TRY(zt_contiguous(c, call->in[0], &x));
   zt_status st = zt_contiguous(c, call->in[1], &index);
   if (st == ZT_OK)
@@ -64,7 +53,7 @@ static zt_status select_forward(zt_ctx *c, zt_call *call) {
 
 /* y (contiguous) += rows g at 'index'. */
 static zt_status add_rows(zt_ctx *c, zt_tensor *y, zt_tensor *g, zt_tensor *index, int dim) {
-  split3 s = around(y, dim);
+  zt_around s = zt_around_dim(y, dim);
   size_t n_index = (size_t)zt_tensor_count(index);
   zt_tensor *rows = NULL, *ids = NULL, *workspace = NULL;
   zt_status st;
@@ -151,7 +140,7 @@ static zt_status gather_forward(zt_ctx *c, zt_call *call) {
   ZT_TRY_GOTO(cut_to(call->in[0], call->in[1], dim, &cut), done);
   ZT_TRY_GOTO(zt_contiguous(c, cut, &x), done);
   ZT_TRY_GOTO(zt_contiguous(c, call->in[1], &index), done);
-  split3 s = around(x, dim);
+  zt_around s = zt_around_dim(x, dim);
   st = zt_k(c)->gather(zt_s(c), y->dtype, zt_tensor_data(y), zt_tensor_data(x), zt_tensor_data(index), s.outer, s.n,
                        (size_t)index->shape[dim], s.inner);
 done:
@@ -169,7 +158,7 @@ static zt_status add_places(zt_ctx *c, zt_tensor *y, zt_tensor *index, zt_tensor
   ZT_TRY_GOTO(zt_contiguous(c, cut, &part), done);
   ZT_TRY_GOTO(zt_contiguous(c, index, &ids), done);
   ZT_TRY_GOTO(zt_contiguous(c, src, &values), done);
-  split3 s = around(part, dim);
+  zt_around s = zt_around_dim(part, dim);
   st = zt_k(c)->scatter_add(zt_s(c), y->dtype, zt_tensor_data(part), zt_tensor_data(values), zt_tensor_data(ids),
                             s.outer, s.n, (size_t)ids->shape[dim], s.inner);
   if (st == ZT_OK && part != cut) st = zt_copy_(c, cut, part);

@@ -5,19 +5,6 @@
 
 #include "core/tensor/ops.h"
 
-typedef struct around {
-  size_t outer, n, inner;
-} around;
-
-static around split(const zt_tensor *x, int64_t dim) {
-  around s = {1, 1, 1};
-  for (int i = 0; i < x->ndim; i++) {
-    size_t *part = dim == ZT_ALL_DIMS || i == dim ? &s.n : i < dim ? &s.outer : &s.inner;
-    *part *= (size_t)x->shape[i];
-  }
-  return s;
-}
-
 static void reduced_shape(const zt_tensor *x, int64_t dim, bool keepdim, int *ndim, int64_t *shape) {
   *ndim = 0;
   for (int i = 0; i < x->ndim; i++) {
@@ -49,7 +36,7 @@ static zt_status sum_shape(zt_ctx *c, zt_call *call) {
 /* y (and the places of extremes, where index is not NULL) from a whole tensor. */
 static zt_status reduce(zt_ctx *c, zt_reduce fn, const zt_tensor *x, int64_t dim, zt_tensor *y, zt_tensor *index) {
   zt_tensor *whole;
-  around s = split(x, dim);
+  zt_around s = zt_around_dim(x, dim);
   ZT_TRY(zt_contiguous(c, x, &whole));
   zt_status st = zt_k(c)->reduce(zt_s(c), fn, x->dtype, zt_tensor_data(y), index ? zt_tensor_data(index) : NULL,
                                  zt_tensor_data(whole), s.outer, s.n, s.inner);
@@ -92,7 +79,7 @@ static zt_status sum_backward(zt_ctx *c, const zt_call *call, zt_tensor *const g
 
 static zt_status mean_backward(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]) {
   zt_tensor *g;
-  size_t n = split(call->in[0], call->attr.i[0]).n;
+  size_t n = zt_around_dim(call->in[0], call->attr.i[0]).n;
   ZT_TRY(zt_affine(c, &g, gout[0], n ? 1.0 / (double)n : 0, 0));
   zt_status st = spread(c, call, g, gin);
   zt_tensor_release(g);
@@ -145,7 +132,7 @@ zt_status zt_logsumexp(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool kee
 
 static zt_status check_some(const zt_call *call) {
   const zt_tensor *x = call->in[0];
-  if (split(x, call->attr.i[0]).n == 0)
+  if (zt_around_dim(x, call->attr.i[0]).n == 0)
     return zt_fail(ZT_SHAPE, "there is no extreme of nothing: %s", zt_shape_text(x));
   return ZT_OK;
 }
@@ -166,8 +153,8 @@ static zt_status min_forward(zt_ctx *c, zt_call *call) {
 }
 
 /* gx is 0 but at the index: g is added there. */
-static zt_status scatter_back(zt_ctx *c, const zt_tensor *x, zt_tensor *g, const zt_tensor *index, around s, size_t k,
-                              zt_tensor **gx) {
+static zt_status scatter_back(zt_ctx *c, const zt_tensor *x, zt_tensor *g, const zt_tensor *index, zt_around s,
+                              size_t k, zt_tensor **gx) {
   zt_tensor *whole;
   ZT_TRY(zt_tensor_zeros(c, gx, x->dtype, x->ndim, x->shape));
   ZT_TRY(zt_contiguous(c, g, &whole));
@@ -178,7 +165,7 @@ static zt_status scatter_back(zt_ctx *c, const zt_tensor *x, zt_tensor *g, const
 }
 
 static zt_status extreme_backward(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]) {
-  return scatter_back(c, call->in[0], gout[0], call->out[1], split(call->in[0], call->attr.i[0]), 1, &gin[0]);
+  return scatter_back(c, call->in[0], gout[0], call->out[1], zt_around_dim(call->in[0], call->attr.i[0]), 1, &gin[0]);
 }
 
 const zt_op zt_op_max = {"max", 2, 0, 2, false, extreme_shape, max_forward, extreme_backward};
@@ -237,7 +224,7 @@ static zt_status var_shape(zt_ctx *c, zt_call *call) {
 
 /* 1 / (n - correction): infinite where nothing is left, as torch.var has it. */
 static double var_scale(const zt_call *call) {
-  double n = (double)split(call->in[0], call->attr.i[0]).n - (double)call->attr.i[2];
+  double n = (double)zt_around_dim(call->in[0], call->attr.i[0]).n - (double)call->attr.i[2];
   return n > 0 ? 1 / n : NAN;
 }
 
@@ -340,7 +327,7 @@ static zt_status topk_shape(zt_ctx *c, zt_call *call) {
 
 static zt_status topk_forward(zt_ctx *c, zt_call *call) {
   zt_tensor *x;
-  around s = split(call->in[0], call->in[0]->ndim - 1);
+  zt_around s = zt_around_dim(call->in[0], call->in[0]->ndim - 1);
   ZT_TRY(zt_contiguous(c, call->in[0], &x));
   zt_status st = zt_k(c)->topk(zt_s(c), x->dtype, zt_tensor_data(call->out[0]), zt_tensor_data(call->out[1]),
                                zt_tensor_data(x), s.outer, s.n, (size_t)call->attr.i[0], call->attr.i[1] != 0);
@@ -349,7 +336,7 @@ static zt_status topk_forward(zt_ctx *c, zt_call *call) {
 }
 
 static zt_status topk_backward(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]) {
-  around s = split(call->in[0], call->in[0]->ndim - 1);
+  zt_around s = zt_around_dim(call->in[0], call->in[0]->ndim - 1);
   return scatter_back(c, call->in[0], gout[0], call->out[1], s, (size_t)call->attr.i[0], &gin[0]);
 }
 

@@ -63,7 +63,6 @@ ZT_API zt_status zt_masked_fill(zt_ctx *c, zt_tensor **y, zt_tensor *x, zt_tenso
 
 /* --- op_reduce.c: 'dim' is one dimension, or ZT_ALL_DIMS; keepdim keeps it as 1. max and min of nothing raise. Their
 ** gradient goes to the first place of the extreme. index (NULL ok) gets that place. sum, max, min, argmax also take int64 */
-enum { ZT_ALL_DIMS = 1000 };
 ZT_API zt_status zt_sum(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim);
 ZT_API zt_status zt_mean(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim);
 ZT_API zt_status zt_max(zt_ctx *c, zt_tensor **y, zt_tensor **index, zt_tensor *x, int dim, bool keepdim);

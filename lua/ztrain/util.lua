@@ -1,4 +1,6 @@
 -- util.lua - errors at the script's line, and checks of option tables. Used by every other part of the library.
+local core = require "ztrain.core"
+
 local M = {}
 
 -- Where the library's own files lie: chunk names that start so, and name a loaded module, are not the script's.
@@ -24,27 +26,6 @@ function M.raise(format, ...)
   error(message, info and level or 0)
 end
 
----Number of characters to insert, delete, replace or swap with a neighbour to make b of a.
----@param a string
----@param b string
----@return integer
-function M.distance(a, b)
-  local before, row = {}, {}
-  for j = 0, #b do row[j] = j end
-  for i = 1, #a do
-    local new = {[0] = i}
-    for j = 1, #b do
-      local same = a:byte(i) == b:byte(j)
-      new[j] = math.min(row[j] + 1, new[j - 1] + 1, row[j - 1] + (same and 0 or 1))
-      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-        new[j] = math.min(new[j], before[j - 2] + 1)
-      end
-    end
-    before, row = row, new
-  end
-  return row[#b]
-end
-
 local LONGEST = 64 -- characters of a name that count
 
 ---The names, the nearest to `name` first.
@@ -54,7 +35,7 @@ local LONGEST = 64 -- characters of a name that count
 function M.nearest(name, names)
   name = name:sub(1, LONGEST)
   local sorted, distance = {table.unpack(names)}, {}
-  for _, n in ipairs(names) do distance[n] = M.distance(name:lower(), n:lower()) end
+  for _, n in ipairs(names) do distance[n] = core.edit_distance(name:lower(), n:lower()) end
   table.sort(sorted, function(a, b)
     if distance[a] ~= distance[b] then return distance[a] < distance[b] end
     return a < b
@@ -81,7 +62,7 @@ end
 function M.unknown(who, what, name, names)
   name = type(name) == "string" and name:sub(1, LONGEST) or M.describe(name)
   local sorted = M.nearest(name, names)
-  local near = sorted[1] and M.distance(name:lower(), sorted[1]:lower()) <= 1 + #name // 3
+  local near = sorted[1] and core.edit_distance(name:lower(), sorted[1]:lower()) <= 1 + #name // 3
   M.raise("%sunknown %s '%s'%s Valid: %s", who and who .. ": " or "", what, name,
     near and ("; did you mean '%s'?"):format(sorted[1]) or ".", table.concat(sorted, ", "))
 end

@@ -1,14 +1,12 @@
 -- Gradients as scripts see them: leaves, backward, modes, checkpoints whose Lua function runs again, optimizers.
 local core = require "ztrain.core"
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
 
 local seed = tonumber(os.getenv "ZT_SEED") or os.time()
 core.seed(seed)
 
-local function message(fn, ...)
-  local ok, text = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return text
-end
+local message = support.message
 
 describe("autograd (ZT_SEED=" .. seed .. ")", function()
   it("adds gradients to leaves", function()

@@ -1,12 +1,8 @@
 local core = require "ztrain.core"
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
 
-local function message(fn, ...)
-  local ok, text = pcall(fn, ...)
-  assert.is_false(ok)
-  return text
-end
-
-local function raises(pattern, fn, ...) assert.matches(pattern, message(fn, ...)) end
+local raises = support.raises
 
 describe("order_at", function()
   it("is a permutation from 1 on", function()
@@ -77,17 +73,6 @@ describe("a corpus", function()
       assert.same(want, got:totable())
       assert.same({ 0, block_size }, { corpus:blocks({}):size() })
     end
-  end)
-
-  it("knows what a unigram model would lose", function()
-    local corpus, counts, loss = core.corpus_open(text, tok, 64, folder .. "/cache"), {}, 0
-    local blocks = expected(64)
-    for _, block in ipairs(blocks) do
-      for _, id in ipairs(block) do counts[id] = (counts[id] or 0) + 1 end
-    end
-    for _, n in pairs(counts) do loss = loss - n * math.log((n + 1) / (#blocks * 64 + 300)) end
-    assert.is_true(math.abs(loss / (#blocks * 64) - corpus:unigram_loss(corpus, 300)) < 1e-12)
-    raises("is outside the vocabulary of 3", corpus.unigram_loss, corpus, corpus, 3)
   end)
 
   it("says what is wrong", function()

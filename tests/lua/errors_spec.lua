@@ -1,11 +1,9 @@
 -- Errors say where: the script's line, never the library's, then the module's path, then what, with shapes.
 local core = require "ztrain.core"
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
 
-local function message(fn, ...)
-  local ok, text = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return text
-end
+local message = support.message
 
 -- Runs a chunk under a chunk name, as if it were a file.
 local function run(chunk_name, text, ...) return assert(load(text, chunk_name, "t"))(...) end

@@ -1,12 +1,9 @@
 local core = require "ztrain.core"
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
 
-local function message(fn, ...)
-  local ok, text = pcall(fn, ...)
-  assert.is_false(ok)
-  return text
-end
-
-local function raises(pattern, fn, ...) assert.matches(pattern, message(fn, ...)) end
+local message = support.message
+local raises = support.raises
 
 local dtypes = { "float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8" }
 

@@ -1,11 +1,9 @@
 -- Scopes: what a call made is freed when it returns, but for what it returns, keeps, or a module holds.
 local core = require "ztrain.core"
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
 
-local function message(fn, ...)
-  local ok, text = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return text
-end
+local message = support.message
 
 local function used()
   collectgarbage()

@@ -62,4 +62,10 @@ function M.message(fn, ...)
   return message
 end
 
+---fn raises, with a message that matches the pattern.
+function M.raises(pattern, fn, ...)
+  local message = M.message(fn, ...)
+  if not message:match(pattern) then error(("'%s' does not match '%s'"):format(message, pattern), 2) end
+end
+
 return M

@@ -1,5 +1,7 @@
 -- Tensors as Lua values: what goes in comes out, in every dtype and shape; operators; writing in place; the messages.
 local core = require "ztrain.core"
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
 
 local seed = tonumber(os.getenv "ZT_SEED") or os.time()
 math.randomseed(seed)
@@ -22,11 +24,7 @@ local function random_sizes()
   return sizes
 end
 
-local function message(fn, ...)
-  local ok, text = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return text
-end
+local message = support.message
 
 describe("tensors (ZT_SEED=" .. seed .. ")", function()
   local exact = { -- values that the dtype holds exactly

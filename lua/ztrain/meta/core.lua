@@ -184,12 +184,13 @@ function core.read_file(path) end
 function core.file_exists(path) end
 ---number of nodes on the tape (tests)
 function core.tape_length() end
+---Edits (insert, delete, replace, swap of neighbours) that make b of a (internal: suggestions)
+---@param a string @param b string @return integer
+function core.edit_distance(a, b) end
 ---fails host allocation number n from now on (tests); 0: off
 function core.fail_allocation(n, forever) end
 ---@return {n_allocations: integer, n_live_blocks: integer}
 function core.host_memory() end
----names of the op table and of the kernel list (tests)
-function core.op_names() end  function core.kernel_names() end
 ---assigning a tensor to a module's field keeps it alive (internal)
 function core.keep(t) end
 
@@ -272,8 +273,6 @@ local Corpus = {}
 function core.corpus_open(path, tokenizer, block_size, cache_folder) end
 ---rows: positions from 1 @return Tensor int64 (#rows, block_size)
 function Corpus:blocks(rows) end
----nats per token of train's unigram model on this corpus @return number
-function Corpus:unigram_loss(train, n_vocab) end
 ---position (from 1) of sample i (from 1) of an epoch's shuffle @return integer
 function core.order_at(seed, epoch, count, i) end
 

@@ -28,7 +28,7 @@ end
 local function check_key(key, defaults)
   if type(key) ~= "string" then util.raise("config has the key %s, which is no name", util.describe(key)) end
   local nearest = util.nearest(key, util.keys(defaults))[1]
-  if #key <= #nearest + 2 and util.distance(key, nearest) <= 2 then
+  if #key <= #nearest + 2 and core.edit_distance(key, nearest) <= 2 then
     util.raise("config has '%s'; '%s' is what the model knows", key, nearest)
   end
 end
