@@ -4,6 +4,7 @@
 #ifndef zt_tensor_h
 #define zt_tensor_h
 
+#include "core/comm/comm.h"
 #include "core/device/storage.h"
 #include "core/tensor/kernels.h"
 
@@ -37,6 +38,7 @@ typedef struct zt_random {
 typedef struct zt_context_options {
   const char *device;   /* NULL: "cpu" */
   size_t device_memory; /* budget in bytes; 0: none */
+  zt_world *world;      /* borrowed; NULL: the context opens one of its own, of one rank */
 } zt_context_options;
 
 ZT_API zt_status zt_ctx_new(const zt_context_options *options, zt_ctx **out);
@@ -44,6 +46,7 @@ ZT_API zt_status zt_ctx_new(const zt_context_options *options, zt_ctx **out);
 ZT_API void zt_ctx_free(zt_ctx *c);
 ZT_API zt_pool *zt_ctx_pool(zt_ctx *c);     /* borrowed */
 ZT_API zt_device *zt_ctx_device(zt_ctx *c); /* borrowed */
+ZT_API zt_world *zt_ctx_world(zt_ctx *c);   /* borrowed */
 ZT_API zt_random *zt_ctx_random(zt_ctx *c); /* borrowed, may be written */
 ZT_API bool zt_ctx_grad_enabled(const zt_ctx *c);
 ZT_API bool zt_ctx_set_grad_enabled(zt_ctx *c, bool on); /* returns what it was */

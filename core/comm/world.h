@@ -1,0 +1,58 @@
+/* world.h - the processes (ranks) that work together: who they are, who is alive, and how one's failure ends all.
+**
+** The control plane is one TCP connection from each rank to rank 0, served by a thread of each: it carries what every
+** rank says when it begins and ends, the ends of the collective logs where one has waited long, and failures. Data moves
+** over a plane (comm.h). A world of one rank has no connection, no thread, and the plane 'self'.
+**
+** Once a world has failed (a rank died, ended, raised, or stands in another collective) every further call on it fails
+** with ZT_PEER and the same message. */
+#ifndef zt_world_h
+#define zt_world_h
+
+#include <stdbool.h>
+
+#include "core/base/err.h"
+
+typedef struct zt_world zt_world;
+
+typedef struct zt_world_options {
+  int rank, size;             /* 0 .. size-1; size 0 is read as 1 */
+  int local_rank, local_size; /* among the ranks of this machine; size 0: all are here */
+  const char *address;        /* of rank 0; NULL: 127.0.0.1 */
+  int port;                   /* where rank 0 listens */
+  int listen_fd;              /* rank 0, in a launcher's child: a listening socket at that port, taken over; else -1 */
+  const char *plane;          /* "self", "shm", "mpi"; NULL: self for one rank, shm where all are on this machine, else mpi */
+  double timeout;             /* seconds after which a collective that waits for a slow rank fails; 0: 1800 */
+} zt_world_options;
+
+/* Collective: all ranks open it, in any order within 60 s; then each knows that all are there, run the same version, and
+** agree on size and plane. '*out' is owned. */
+ZT_API zt_status zt_world_open(const zt_world_options *options, zt_world **out);
+
+/* Says that this rank ended in good order, unless it failed; rank 0 waits until every other rank has ended. NULL ok. */
+ZT_API void zt_world_close(zt_world *world);
+
+ZT_API int zt_world_rank(const zt_world *world);
+ZT_API int zt_world_size(const zt_world *world);
+ZT_API int zt_world_local_rank(const zt_world *world);
+ZT_API int zt_world_local_size(const zt_world *world);
+ZT_API const char *zt_world_plane(const zt_world *world); /* its name */
+
+/* Tells all ranks that this one failed, and why; they fail with "rank 2/4: <message>". The first failure stays. Returns at
+** once; zt_world_close then does not wait. 'exit_status' is what the processes should end with. */
+ZT_API void zt_world_fail(zt_world *world, const char *message, int exit_status);
+
+/* Whether the world has failed; then the message (borrowed until close) and the exit status, NULL ok. */
+ZT_API bool zt_world_failed(const zt_world *world, const char **message, int *exit_status);
+
+/* Called once, from the control thread, when another rank's failure (or a mismatch) becomes known here: the embedder can
+** interrupt its script, and end the process where it does not come back in time. */
+typedef void (*zt_world_on_failure)(void *user, const char *message, int exit_status);
+ZT_API void zt_world_set_on_failure(zt_world *world, zt_world_on_failure fn, void *user);
+
+/* Where the program stands ("recipe.lua:12"), for the log of collectives; called in the thread that begins one. The text
+** is copied. NULL: unknown. */
+typedef const char *(*zt_world_where)(void *user);
+ZT_API void zt_world_set_where(zt_world *world, zt_world_where fn, void *user);
+
+#endif
