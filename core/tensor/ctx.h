@@ -25,6 +25,8 @@ typedef struct zt_watch {
 struct zt_ctx {
   zt_device *device;
   zt_pool *pool;
+  zt_world *world;
+  bool owns_world;
   zt_random random;
   zt_mem_kind mem_kind;
   bool grad_enabled;
