@@ -9,6 +9,7 @@ extern "C" {
 #include "core/base/err.h"
 #include "core/base/log.h"
 #include "core/base/mem.h"
+#include "core/comm/comm.h"
 #include "core/data/corpus.h"
 #include "core/data/order.h"
 #include "core/io/file.h"

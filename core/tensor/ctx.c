@@ -10,6 +10,9 @@ zt_status zt_ctx_new(const zt_context_options *options, zt_ctx **out) {
   c->mem_kind = ZT_MEM_ACTIVATION;
   ZT_TRY_GOTO(zt_device_open(options && options->device ? options->device : "cpu", &c->device), fail);
   ZT_TRY_GOTO(zt_pool_new(c->device, options ? options->device_memory : 0, &c->pool), fail);
+  c->world = options ? options->world : NULL;
+  c->owns_world = !c->world;
+  if (c->owns_world) ZT_TRY_GOTO(zt_world_open(&(zt_world_options){0}, &c->world), fail);
   return ZT_OK;
 fail:
   zt_ctx_free(c);
@@ -20,6 +23,7 @@ fail:
 void zt_ctx_free(zt_ctx *c) {
   if (!c) return;
   zt_queue_free(c->queue);
+  if (c->owns_world) zt_world_close(c->world);
   zt_pool_free(c->pool);
   zt_device_close(c->device);
   zt_free(c);
@@ -33,6 +37,7 @@ zt_status zt_ctx_queue(zt_ctx *c, zt_queue **out) {
 
 zt_pool *zt_ctx_pool(zt_ctx *c) { return c->pool; }
 zt_device *zt_ctx_device(zt_ctx *c) { return c->device; }
+zt_world *zt_ctx_world(zt_ctx *c) { return c->world; }
 zt_random *zt_ctx_random(zt_ctx *c) { return &c->random; }
 bool zt_ctx_grad_enabled(const zt_ctx *c) { return c->grad_enabled; }
 

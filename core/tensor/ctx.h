@@ -26,14 +26,14 @@ typedef struct zt_watch {
 struct zt_ctx {
   zt_device *device;
   zt_pool *pool;
+  zt_world *world;
+  bool owns_world;
   zt_random random;
   zt_mem_kind mem_kind;
   bool grad_enabled;
   zt_tape tape;
   zt_watch *watch; /* innermost; NULL: nobody watches */
   zt_observer observer;
-  zt_world *world;
-  bool owns_world;
   zt_queue *queue; /* owned; NULL until asked for */
 };
 

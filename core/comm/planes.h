@@ -1,0 +1,26 @@
+/* planes.h - how bytes move between ranks: the planes that a build may have; comm.c lists those it has. For core/comm. */
+#ifndef zt_planes_h
+#define zt_planes_h
+
+#include <stddef.h>
+
+#include "core/comm/world.h"
+
+/* Calls have the contracts of their namesakes in comm.h, which logs and counts them, and calls none with one thread while
+** another is inside. Whoever waits looks at zt_world_check every 50 ms at the least, and returns what it says. */
+typedef struct zt_plane_ops {
+  const char *name;
+  zt_status (*open)(zt_world *w, void **out); /* *out: the plane's own, given to its calls */
+  void (*close)(zt_world *w, void *plane);
+  zt_status (*all_gather)(zt_world *w, void *plane, void *buffer, size_t nbytes_each);
+  zt_status (*all_to_all)(zt_world *w, void *plane, void *recv, const void *send, size_t nbytes_each);
+  zt_status (*broadcast)(zt_world *w, void *plane, void *buffer, size_t nbytes, int root);
+  zt_status (*barrier)(zt_world *w, void *plane);
+} zt_plane_ops;
+
+extern const zt_plane_ops zt_self_plane;
+
+/* By name; NULL is the name of the one that fits the world. */
+zt_status zt_plane_find(const zt_world_options *options, const zt_plane_ops **out);
+
+#endif
