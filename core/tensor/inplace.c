@@ -77,12 +77,12 @@ static zt_rng_key weight_key(zt_ctx *c) {
 
 static zt_status fill_normal(zt_ctx *c, zt_tensor *t, double mean, double std) {
   zt_rng_key key = weight_key(c);
-  return zt_k(c)->random_normal(zt_s(c), t->dtype, zt_tensor_data(t), mean, std, &key, (size_t)zt_tensor_count(t));
+  return zt_k(c)->random_normal(zt_s(c), t->dtype, zt_tensor_data(t), mean, std, &key, 0, (size_t)zt_tensor_count(t));
 }
 
 static zt_status fill_uniform(zt_ctx *c, zt_tensor *t, double low, double high) {
   zt_rng_key key = weight_key(c);
-  return zt_k(c)->random_uniform(zt_s(c), t->dtype, zt_tensor_data(t), low, high, &key, (size_t)zt_tensor_count(t));
+  return zt_k(c)->random_uniform(zt_s(c), t->dtype, zt_tensor_data(t), low, high, &key, 0, (size_t)zt_tensor_count(t));
 }
 
 zt_status zt_normal_(zt_ctx *c, zt_tensor *t, double mean, double std) {

@@ -41,7 +41,7 @@ typedef struct zt_segment {
 } zt_segment;
 /* Takes over 'segment', also on failure. Leaves that run() reads are found by watching it. Bit-equal gradients: the
 ** second run records on the same tape and delivers in the same order as without a checkpoint. */
-ZT_API zt_status zt_checkpoint(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[],
+ZT_API zt_status zt_checkpoint_segment(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[],
                                int n_out);
 
 /* Nodes now on the tape (tests, reports). */

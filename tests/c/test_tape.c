@@ -268,14 +268,14 @@ static zt_status run_net(zt_ctx *c, net *n, int pattern) {
   zt_status st = ZT_OK;
   block blocks[N_BLOCKS];
   if (pattern == WHOLE) {
-    st = zt_checkpoint(c, (zt_segment){all_blocks, NULL, n}, &h, 1, &y, 1);
+    st = zt_checkpoint_segment(c, (zt_segment){all_blocks, NULL, n}, &h, 1, &y, 1);
     zt_tensor_release(h);
     if (st != ZT_OK) return st;
     h = y;
   }
   for (int i = 0; i < N_BLOCKS && pattern != WHOLE; i++) {
     blocks[i] = (block){n, i};
-    st = pattern >> i & 1 ? zt_checkpoint(c, (zt_segment){block_run, NULL, &blocks[i]}, &h, 1, &y, 1)
+    st = pattern >> i & 1 ? zt_checkpoint_segment(c, (zt_segment){block_run, NULL, &blocks[i]}, &h, 1, &y, 1)
                           : block_run(&blocks[i], c, &h, 1, &y, 1);
     zt_tensor_release(h);
     if (st != ZT_OK) return st;
