@@ -185,8 +185,8 @@ static bool keeps_own(const zt_engine *e) {
 
 /* What the gradients as they are held have to be multiplied by. */
 static double unscale(const zt_engine *e) {
-  double count = keeps_own(e) ? 1 : (double)e->result.count;
-  return count ? 1 / (e->scale * count) : 0;
+  if (!e->result.count) return 0;
+  return 1 / (e->scale * (keeps_own(e) ? 1 : (double)e->result.count));
 }
 
 static zt_status merge(zt_engine *e, const control_word words[]) {
