@@ -251,13 +251,13 @@ static zt_status begin_whole(zt_page *p, zt_transfer *t) {
   *t = (zt_transfer){.page = p, .label = zt_page_label(p, "whole gradients of page")};
   if (grad_begin(p) != 0 || e->options.accumulate == ZT_ACCUMULATE_SHARDED)
     ZT_TRY(zt_page_buffer(p, zt_acc_dtype(p), p->count, ZT_MEM_COMMUNICATION, &t->recv));
+  e->n_gathers++;
   return zt_queue_submit(e->queue, gather_gradients, t, &t->ticket);
 }
 
 /* Waits; the buffer, where one was needed, is the caller's then. */
 static zt_status end_whole(zt_transfer *t, zt_storage **whole) {
-  *whole = t->recv;
-  t->recv = NULL;
+  *whole = t->recv ? zt_storage_retain(t->recv) : NULL;
   return zt_wait_transfer(t);
 }
 
