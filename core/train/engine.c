@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/mem.h"
+#include "core/tensor/late.h"
 #include "core/train/parts.h"
 
 /* --- life */
@@ -61,7 +62,7 @@ static zt_status check_param(const zt_engine *e, const char *name, const zt_tens
   if (t->node || !zt_tensor_is_contiguous(t) || !zt_dtype_is_float(t->dtype) || !zt_dtype_is_float(dtype))
     return zt_fail(ZT_INVALID, "%s: a parameter is a contiguous float leaf, this is %s %s", name,
                    zt_dtype_name(t->dtype), zt_shape_text(t));
-  if (t->storage->keeper) return zt_fail(ZT_STATE, "%s: the parameter is in an engine already", name);
+  if (zt_engine_of(t)) return zt_fail(ZT_STATE, "%s: the parameter is in an engine already", name);
   for (int i = 0; i < e->n_params; i++) {
     if (e->params[i].tensor == t) return zt_fail(ZT_INVALID, "%s and %s are one parameter", e->params[i].name, name);
     if (strcmp(e->params[i].name, name) == 0) return zt_fail(ZT_INVALID, "there are two parameters '%s'", name);
@@ -80,6 +81,10 @@ static zt_status make_place(zt_engine *e) {
 
 zt_status zt_engine_add(zt_engine *e, const char *name, zt_tensor *tensor, zt_dtype dtype, int optimizer, int group) {
   ZT_TRY(check_param(e, name, tensor, dtype));
+  if (!zt_tensor_is_late(tensor)) { /* a view of a late one has to come into being */
+    ZT_TRY(zt_storage_pin(tensor->storage));
+    zt_storage_unpin(tensor->storage);
+  }
   ZT_TRY(make_place(e));
   char *copy = zt_strdup(name);
   ZT_CHECK_ALLOC(copy);
