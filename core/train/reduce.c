@@ -212,6 +212,7 @@ zt_status zt_reduce_begin(void *user, zt_ctx *c) {
     zt_storage_release(e->pages[i].packing);
     e->pages[i].packing = NULL;
   }
+  for (int i = 0; i < e->n_params; i++) e->params[i].is_packed = false;
   ZT_TRY(zt_engine_micro_step(e, e->micro_open ? e->micro_count : 1, e->micro_open ? e->scale : 1));
   return zt_pager_backward(e);
 }
@@ -244,7 +245,6 @@ zt_status zt_reduce_end(void *user, zt_ctx *c) {
     for (int k = p->first; k < p->first + p->n_params; k++) all = all && e->params[k].is_packed;
     if (p->trainable && !all) ZT_TRY(complete(p));
   }
-  for (int i = 0; i < e->n_params; i++) e->params[i].is_packed = false;
   zt_pager_forward(e);
   return zt_pager_release_all(e);
 }
