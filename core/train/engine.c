@@ -41,7 +41,7 @@ fail:
 
 void zt_engine_free(zt_engine *e) {
   if (!e) return;
-  if (e->built) zt_ctx_set_observer(e->c, (zt_observer){0});
+  zt_ctx_remove_observer(e->c, &e->observer);
   if (e->queue) zt_queue_drain(e->queue);
   zt_reduce_free(e);
   for (int i = 0; i < e->n_pages; i++) zt_wait_transfer(&e->pages[i].gather);
@@ -114,7 +114,8 @@ zt_status zt_engine_build(zt_engine *e) {
   ZT_TRY(zt_pages_build(e));
   e->resident_limit = e->options.resident_nbytes ? e->options.resident_nbytes : default_limit(e);
   zt_pager_forward(e);
-  zt_ctx_set_observer(e->c, (zt_observer){zt_reduce_begin, zt_reduce_final, zt_reduce_end, e});
+  e->observer = (zt_observer){zt_reduce_begin, zt_reduce_final, zt_reduce_end, e, NULL};
+  zt_ctx_add_observer(e->c, &e->observer);
   e->built = true;
   return ZT_OK;
 }
