@@ -103,6 +103,8 @@ struct zt_engine {
   zt_engine_result result;
   int64_t *counts; /* of the micro-step, by rank; the queue's */
   double *weights; /* the same; of one rank: {1} */
+  int64_t own_count; /* this rank's, of them */
+  zt_label counts_label;
   zt_ticket counts_ticket;
   zt_transfer reducing[ZT_IN_FLIGHT];
   unsigned n_reducing; /* submitted so far */

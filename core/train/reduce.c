@@ -11,9 +11,8 @@ static bool is_single(const zt_engine *e) { return e->size == 1 && e->options.mi
 
 static zt_status exchange_counts(void *user) {
   zt_engine *e = user;
-  zt_label label = {"counts of micro-step", e->micro, NULL, ""};
-  e->counts[e->rank] = e->micro_count;
-  ZT_TRY(zt_all_gather(e->world, &label, e->counts, sizeof *e->counts));
+  e->counts[e->rank] = e->own_count;
+  ZT_TRY(zt_all_gather(e->world, &e->counts_label, e->counts, sizeof *e->counts));
   for (int r = 0; r < e->size; r++) e->weights[r] = (double)e->counts[r];
   return ZT_OK;
 }
@@ -25,6 +24,8 @@ static zt_status agree_on_counts(zt_engine *e) {
     return ZT_OK;
   }
   ZT_TRY(zt_queue_wait(e->queue, e->counts_ticket));
+  e->own_count = e->micro_count;
+  e->counts_label = zt_label_here(e->world, "counts of micro-step", e->micro, NULL);
   return zt_queue_submit(e->queue, exchange_counts, e, &e->counts_ticket);
 }
 
