@@ -154,11 +154,11 @@ typedef struct zt_optim_step {
   ** elements i = 2j and i + 1 (Box-Muller): radius = sqrt(-2 log(w[i] / 2^32 + 1 / 2^33)), angle = 2 pi w[i+1] / 2^32; \
   ** element i is mean + std * radius * cos(angle), i + 1 the same with sin. float64 computes it in float64 */          \
   K(random_normal, (zt_stream *s, zt_dtype t, void *y, double mean, double std, const zt_rng_key *key, size_t first,    \
-                    size_t count)) /* y is elements first, first + 1, ... of it; first is even */                       \
+                    size_t count)) /* y is elements first, first + 1, ... of it; first is a multiple of 128 */           \
   /* low + (high - low) * u, and below high (before rounding to 16 bits); u = w[i] / 2^32, for float64 with all bits,   \
   ** else with the upper 24 */                                                                                          \
   K(random_uniform, (zt_stream *s, zt_dtype t, void *y, double low, double high, const zt_rng_key *key, size_t first,   \
-                     size_t count)) /* as above; any first */                                                           \
+                     size_t count)) /* first as above */                                                                \
   /* --- attention; bias, key_mask, gbias NULL ok */                                                                    \
   K(attention, (zt_stream *s, zt_dtype t, void *out, void *lse, const void *q, const void *k, const void *v,            \
                 const uint8_t *key_mask, const void *bias, const zt_attention *a, void *workspace))                     \
@@ -198,15 +198,15 @@ typedef struct zt_optim_step {
   K(sample, (zt_stream *s, zt_dtype t, int64_t *ids, const void *logits, double temperature, size_t top_k,              \
              double top_p, const zt_rng_key *key, size_t rows, size_t cols, void *workspace))                           \
   /* --- gradients between ranks */                                                                                     \
-  /* sum[i] = (adds ? sum[i] : 0) + w[0] * x[0][i] + w[1] * x[1][i] ... in float32 (float64 where 'sum' is), in that    \
+  /* sum[i] = (where it adds: sum[i] +) w[0] * x[0][i] + w[1] * x[1][i] ... in float32 (float64 where 'sum' is), in that  \
   ** order, each operation rounded once; x[r] (dtype t) lies r * stride elements behind x. A term of weight 0 is left    \
-  ** out, whatever x[r] is. weights: host, n of them, rounded to the sum's dtype */                                      \
+  ** out, whatever x[r] is; where none is left the sum is 0. weights: host, n of them, rounded to the sum's dtype */     \
   K(weighted_sum, (zt_stream *s, zt_dtype ts, zt_dtype t, void *sum, bool adds, const void *x, const double *weights,   \
                    size_t n, size_t stride, size_t count))                                                              \
   /* y = x; *first_bad (host) is the index of the first non-finite element, or count; y NULL: looks only */             \
   K(copy_checked, (zt_stream *s, zt_dtype t, void *y, size_t *first_bad, const void *x, size_t count))                  \
-  /* master[i] = x[i] where master[i], rounded to t, is not x[i] bit for bit: takes over what was written into a        \
-  ** parameter, and keeps the master's precision where nothing was */                                                   \
+  /* master[i] = x[i] where master[i], rounded to t (16 bits), is not x[i] bit for bit: takes over what was written into \
+  ** a parameter, and keeps the master's precision where nothing was */                                                 \
   K(update_master, (zt_stream *s, zt_dtype t, float *master, const void *x, size_t count))                              \
   /* --- optimizers: p, m, v updated in place */                                                                        \
   K(optim_adam, (zt_stream *s, zt_dtype state, zt_dtype tg, void *p, void *m, void *v, const void *grad,                \
