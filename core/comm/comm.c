@@ -8,7 +8,7 @@
 #include "core/comm/state.h"
 
 /* The one list of planes. */
-static const zt_plane_ops *const planes[] = {&zt_self_plane, &zt_shm_plane};
+static const zt_plane_ops *const planes[] = {&zt_self_plane, &zt_shm_plane, &zt_mpi_plane};
 enum { N_PLANES = sizeof planes / sizeof *planes };
 
 zt_status zt_plane_find(const zt_world_options *o, const zt_plane_ops **out) {

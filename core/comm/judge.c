@@ -94,14 +94,20 @@ static void describe_last(const zt_peer *p, char *text, size_t room) {
     snprintf(text, room, "it was last in collective %llu, %s", seq, entry);
 }
 
-static void late(const zt_peer *peers, int size, double timeout, zt_verdict *v) {
+/* The lowest rank that has waited for longer than the timeout; without one, that it is worth a notice. */
+static int long_waiting(const zt_peer *peers, int size, uint64_t seq, double timeout) {
   double notice = timeout / 2 < ZT_NOTICE_SECONDS ? timeout / 2 : ZT_NOTICE_SECONDS;
-  int q = last_one(peers, size), r = waiting_after(peers, size, peers[q].known ? peers[q].report.seq : 0, notice);
+  int r = waiting_after(peers, size, seq, timeout);
+  return r >= 0 ? r : waiting_after(peers, size, seq, notice);
+}
+
+static void late(const zt_peer *peers, int size, double timeout, zt_verdict *v) {
+  int q = last_one(peers, size), r = long_waiting(peers, size, peers[q].known ? peers[q].report.seq : 0, timeout);
   char whom[64], what[320], behind[400];
   snprintf(whom, sizeof whom, "rank %d", q);
   describe_last(&peers[q], behind, sizeof behind);
-  if (r < 0) { /* none is behind */
-    r = waiting_after(peers, size, 0, notice);
+  if (r < 0) {
+    r = long_waiting(peers, size, 0, timeout);
     if (r < 0) return;
     snprintf(whom, sizeof whom, "others");
     snprintf(behind, sizeof behind, "no rank is behind");

@@ -198,15 +198,15 @@ typedef struct zt_optim_step {
   K(sample, (zt_stream *s, zt_dtype t, int64_t *ids, const void *logits, double temperature, size_t top_k,              \
              double top_p, const zt_rng_key *key, size_t rows, size_t cols, void *workspace))                           \
   /* --- gradients between ranks */                                                                                     \
-  /* sum[i] = (adds ? sum[i] : 0) + w[0] * x[0][i] + w[1] * x[1][i] ... in float32 (float64 where 'sum' is), in that    \
+  /* sum[i] = (where it adds: sum[i] +) w[0] * x[0][i] + w[1] * x[1][i] ... in float32 (float64 where 'sum' is), in that  \
   ** order, each operation rounded once; x[r] (dtype t) lies r * stride elements behind x. A term of weight 0 is left    \
-  ** out, whatever x[r] is. weights: host, n of them, rounded to the sum's dtype */                                      \
+  ** out, whatever x[r] is; where none is left the sum is 0. weights: host, n of them, rounded to the sum's dtype */     \
   K(weighted_sum, (zt_stream *s, zt_dtype ts, zt_dtype t, void *sum, bool adds, const void *x, const double *weights,   \
                    size_t n, size_t stride, size_t count))                                                              \
   /* y = x; *first_bad (host) is the index of the first non-finite element, or count; y NULL: looks only */             \
   K(copy_checked, (zt_stream *s, zt_dtype t, void *y, size_t *first_bad, const void *x, size_t count))                  \
-  /* master[i] = x[i] where master[i], rounded to t, is not x[i] bit for bit: takes over what was written into a        \
-  ** parameter, and keeps the master's precision where nothing was */                                                   \
+  /* master[i] = x[i] where master[i], rounded to t (16 bits), is not x[i] bit for bit: takes over what was written into \
+  ** a parameter, and keeps the master's precision where nothing was */                                                 \
   K(update_master, (zt_stream *s, zt_dtype t, float *master, const void *x, size_t count))                              \
   /* --- optimizers: p, m, v updated in place */                                                                        \
   K(optim_adam, (zt_stream *s, zt_dtype state, zt_dtype tg, void *p, void *m, void *v, const void *grad,                \

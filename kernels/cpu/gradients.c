@@ -8,12 +8,12 @@
 #include "kernels/cpu/parallel.h"
 
 /* sum[0, n) += w * x[0, n), or = */
-#define ADD_TERM(T, S)                                                                      \
+#define ADD_TERM(T, S)                                                                       \
   static void add_term_##S(T *restrict sum, bool adds, const T *restrict x, T w, size_t n) { \
-    if (adds)                                                                               \
-      for (size_t i = 0; i < n; i++) sum[i] += w * x[i];                                    \
-    else                                                                                    \
-      for (size_t i = 0; i < n; i++) sum[i] = w * x[i];                                     \
+    if (adds)                                                                                \
+      for (size_t i = 0; i < n; i++) sum[i] += w * x[i];                                     \
+    else                                                                                     \
+      for (size_t i = 0; i < n; i++) sum[i] = w * x[i];                                      \
   }
 ADD_TERM(float, f)
 ADD_TERM(double, d)
@@ -73,13 +73,13 @@ zt_status ZT_K(weighted_sum)(zt_stream *s, zt_dtype ts, zt_dtype t, void *sum, b
 }
 
 /* The place of the first element of [at, end) that is not finite, or 'none'. An exponent of all ones says so. */
-#define FIRST_BAD(U, S, EXPONENT)                                              \
+#define FIRST_BAD(U, S, EXPONENT)                                               \
   static size_t first_bad_##S(const U *x, size_t at, size_t end, size_t none) { \
-    bool bad = false;                                                          \
+    bool bad = false;                                                           \
     for (size_t i = at; i < end; i++) bad |= (x[i] & (EXPONENT)) == (EXPONENT); \
-    for (size_t i = at; bad && i < end; i++)                                   \
-      if ((x[i] & (EXPONENT)) == (EXPONENT)) return i;                         \
-    return none;                                                               \
+    for (size_t i = at; bad && i < end; i++)                                    \
+      if ((x[i] & (EXPONENT)) == (EXPONENT)) return i;                          \
+    return none;                                                                \
   }
 FIRST_BAD(uint32_t, f32, 0x7f800000u)
 FIRST_BAD(uint64_t, f64, 0x7ff0000000000000u)

@@ -31,7 +31,7 @@ typedef struct crew_rank {
 } crew_rank;
 
 typedef struct crew {
-  zt_world_options options; /* of each, but for rank and listen_fd */
+  zt_world_options options; /* of each, but for rank and listen_fd; port 0: a free one that this process opens */
   zt_status (*body)(zt_world *w, int rank);
   bool (*absent)(int rank); /* ranks not to start; NULL: all start */
   crew_rank ranks[CREW_MAX];
@@ -105,7 +105,7 @@ static inline int crew_connect(int port) {
 }
 
 static inline void crew_start(crew *c) {
-  int listener = crew_listen(&c->options.port);
+  int listener = c->options.port ? -1 : crew_listen(&c->options.port);
   c->start = crew_now();
   for (int r = 0; r < c->options.size; r++) {
     int ends[2];
@@ -118,13 +118,13 @@ static inline void crew_start(crew *c) {
     if (pid == 0) {
       crew_out = ends[1];
       close(ends[0]);
-      if (r != 0) close(listener);
+      if (r != 0 && listener >= 0) close(listener);
       exit(crew_child(c, r, listener));
     }
     close(ends[1]);
     c->ranks[r] = (crew_rank){.pid = pid, .fd = ends[0]};
   }
-  close(listener);
+  if (listener >= 0) close(listener);
 }
 
 /* Reads what there is from a rank; at the end of its pipe it is reaped. */
