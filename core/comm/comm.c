@@ -8,7 +8,7 @@
 #include "core/comm/state.h"
 
 /* The one list of planes. */
-static const zt_plane_ops *const planes[] = {&zt_self_plane};
+static const zt_plane_ops *const planes[] = {&zt_self_plane, &zt_shm_plane};
 enum { N_PLANES = sizeof planes / sizeof *planes };
 
 zt_status zt_plane_find(const zt_world_options *o, const zt_plane_ops **out) {
@@ -86,17 +86,20 @@ zt_comm_stats zt_comm_get_stats(const zt_world *w) { return w->stats; }
 
 /* --- what the planes do */
 
+/* What is left of a collective that moves nothing. */
+static zt_status meet(zt_world *w) { return w->plane->barrier(w, w->plane_state); }
+
 static uint64_t others(const zt_world *w) { return (uint64_t)(w->options.size - 1); }
 
 zt_status zt_all_gather(zt_world *w, const zt_label *label, void *buffer, size_t nbytes_each) {
   ZT_TRY(begin(w, ZT_ALL_GATHER, label, nbytes_each, 0));
-  zt_status st = w->plane->all_gather(w, w->plane_state, buffer, nbytes_each);
+  zt_status st = nbytes_each ? w->plane->all_gather(w, w->plane_state, buffer, nbytes_each) : meet(w);
   return end(w, st, &w->stats.n_all_gather, nbytes_each * others(w));
 }
 
 zt_status zt_all_to_all(zt_world *w, const zt_label *label, void *recv, const void *send, size_t nbytes_each) {
   ZT_TRY(begin(w, ZT_ALL_TO_ALL, label, nbytes_each, 0));
-  zt_status st = w->plane->all_to_all(w, w->plane_state, recv, send, nbytes_each);
+  zt_status st = nbytes_each ? w->plane->all_to_all(w, w->plane_state, recv, send, nbytes_each) : meet(w);
   return end(w, st, &w->stats.n_all_to_all, nbytes_each * others(w));
 }
 
@@ -104,14 +107,13 @@ zt_status zt_broadcast(zt_world *w, const zt_label *label, void *buffer, size_t 
   if (root < 0 || root >= w->options.size)
     return zt_fail(ZT_INVALID, "broadcast from rank %d: there are %d ranks", root, w->options.size);
   ZT_TRY(begin(w, ZT_BROADCAST, label, nbytes, root));
-  zt_status st = w->plane->broadcast(w, w->plane_state, buffer, nbytes, root);
+  zt_status st = nbytes ? w->plane->broadcast(w, w->plane_state, buffer, nbytes, root) : meet(w);
   return end(w, st, &w->stats.n_broadcast, root == w->options.rank ? nbytes * others(w) : 0);
 }
 
 zt_status zt_barrier(zt_world *w, const zt_label *label) {
   ZT_TRY(begin(w, ZT_BARRIER, label, 0, 0));
-  zt_status st = w->plane->barrier(w, w->plane_state);
-  return end(w, st, &w->stats.n_barrier, 0);
+  return end(w, meet(w), &w->stats.n_barrier, 0);
 }
 
 /* --- sums: chunks go to the rank that adds them up, in rank order */

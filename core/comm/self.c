@@ -3,13 +3,11 @@
 
 #include "core/comm/planes.h"
 
-static zt_status self_open(zt_world *w, void **out) {
+static zt_status self_prepare(zt_world *w, void **out) {
   (void)w;
   *out = NULL;
   return ZT_OK;
 }
-
-static void self_close(zt_world *w, void *plane) { (void)w, (void)plane; }
 
 static zt_status self_all_gather(zt_world *w, void *plane, void *buffer, size_t nbytes_each) {
   (void)w, (void)plane, (void)buffer, (void)nbytes_each;
@@ -18,7 +16,7 @@ static zt_status self_all_gather(zt_world *w, void *plane, void *buffer, size_t 
 
 static zt_status self_all_to_all(zt_world *w, void *plane, void *recv, const void *send, size_t nbytes_each) {
   (void)w, (void)plane;
-  if (nbytes_each) memcpy(recv, send, nbytes_each);
+  memcpy(recv, send, nbytes_each);
   return ZT_OK;
 }
 
@@ -34,8 +32,7 @@ static zt_status self_barrier(zt_world *w, void *plane) {
 
 const zt_plane_ops zt_self_plane = {
     .name = "self",
-    .open = self_open,
-    .close = self_close,
+    .prepare = self_prepare,
     .all_gather = self_all_gather,
     .all_to_all = self_all_to_all,
     .broadcast = self_broadcast,

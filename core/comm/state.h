@@ -39,6 +39,8 @@ struct zt_world {
   zt_world_options options; /* its strings are not kept */
   const zt_plane_ops *plane;
   void *plane_state;
+  char handle[64];            /* what rank 0's plane hands to the others' */
+  struct zt_control *control; /* NULL: one rank */
   zt_world_where where;
   void *where_user;
   zt_comm_stats stats;
@@ -47,6 +49,7 @@ struct zt_world {
   zt_entry log[ZT_LOG_ENTRIES]; /* collective 'seq' stands in log[seq % ZT_LOG_ENTRIES] */
   uint64_t seq;                 /* of the last collective that began */
   double since;                 /* when it began (zt_now); 0: it is done */
+  pthread_mutex_t calling;      /* held during on_failure, taken before the lock */
   zt_world_on_failure on_failure;
   void *on_failure_user;
   atomic_bool failed; /* may be read without the lock; once it is set, the next two stay as they are */
@@ -57,7 +60,10 @@ struct zt_world {
 /* Seconds of a clock that only goes forward. */
 double zt_now(void);
 
-/* ZT_PEER with the message where the world has failed. */
+/* ZT_PEER with the message where the world has failed. Whoever waits calls it: it also gives the log its notices. */
 zt_status zt_world_check(zt_world *w);
+
+/* This rank met another in another collective: rank 0 looks, and the world fails. */
+void zt_world_suspect(zt_world *w);
 
 #endif

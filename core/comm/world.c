@@ -1,10 +1,12 @@
 #include "core/comm/world.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
+#include "core/base/log.h"
 #include "core/base/mem.h"
-#include "core/comm/state.h"
+#include "core/comm/control.h"
 
 double zt_now(void) {
   struct timespec t;
@@ -18,7 +20,9 @@ static zt_status check_options(const zt_world_options *o) {
   if (o->local_size < 1 || o->local_size > o->size || o->local_rank < 0 || o->local_rank >= o->local_size)
     return zt_fail(ZT_INVALID, "rank %d is number %d of %d on its machine: out of range", o->rank, o->local_rank,
                    o->local_size);
-  if (o->timeout < 0) return zt_fail(ZT_INVALID, "a timeout of %g s: it has to be positive", o->timeout);
+  if (o->timeout < 0 || o->open_limit < 0)
+    return zt_fail(ZT_INVALID, "limits of %g and %g s: they have to be positive", o->timeout, o->open_limit);
+  if (o->port < 0 || o->port > 65535) return zt_fail(ZT_INVALID, "port %d: there are ports up to 65535", o->port);
   return ZT_OK;
 }
 
@@ -28,7 +32,23 @@ static zt_world_options filled(const zt_world_options *options) {
   if (o.size == 0) o.size = 1;
   if (o.local_size == 0) o.local_rank = o.rank, o.local_size = o.size;
   if (o.timeout == 0) o.timeout = 1800;
+  if (o.open_limit == 0) o.open_limit = 60;
   return o;
+}
+
+/* The plane's first half, the connections, its second half, and a barrier that all pass or none. */
+static zt_status join(zt_world *w) {
+  ZT_TRY(w->plane->prepare(w, &w->plane_state));
+  if (w->options.size == 1) return ZT_OK;
+  ZT_TRY(zt_control_open(w));
+  zt_status st = w->plane->open(w, w->plane_state);
+  if (st != ZT_OK) {
+    zt_world_fail(w, zt_message(), 1);
+    return st;
+  }
+  ZT_TRY(zt_barrier(w, NULL));
+  w->stats = (zt_comm_stats){.hash = w->stats.hash};
+  return ZT_OK;
 }
 
 zt_status zt_world_open(const zt_world_options *options, zt_world **out) {
@@ -41,10 +61,13 @@ zt_status zt_world_open(const zt_world_options *options, zt_world **out) {
   ZT_CHECK_ALLOC(w);
   w->options = o, w->plane = plane;
   pthread_mutex_init(&w->lock, NULL);
-  zt_status st = plane->open(w, &w->plane_state);
+  pthread_mutex_init(&w->calling, NULL);
+  zt_status st = join(w);
   if (st != ZT_OK) {
+    char why[sizeof w->message];
+    snprintf(why, sizeof why, "%s", zt_message());
     zt_world_close(w);
-    return st;
+    return zt_fail(st, "%s", why);
   }
   *out = w;
   return ZT_OK;
@@ -52,7 +75,9 @@ zt_status zt_world_open(const zt_world_options *options, zt_world **out) {
 
 void zt_world_close(zt_world *w) {
   if (!w) return;
+  zt_control_close(w);
   if (w->plane_state) w->plane->close(w, w->plane_state);
+  pthread_mutex_destroy(&w->calling);
   pthread_mutex_destroy(&w->lock);
   zt_free(w);
 }
@@ -63,21 +88,12 @@ int zt_world_local_rank(const zt_world *w) { return w->options.local_rank; }
 int zt_world_local_size(const zt_world *w) { return w->options.local_size; }
 const char *zt_world_plane(const zt_world *w) { return w->plane->name; }
 
-/* The first failure stays. */
-static void set_failed(zt_world *w, const char *message, int exit_status) {
-  pthread_mutex_lock(&w->lock);
-  if (!atomic_load(&w->failed)) {
-    snprintf(w->message, sizeof w->message, "%s", message);
-    w->exit_status = exit_status;
-    atomic_store(&w->failed, true);
-  }
-  pthread_mutex_unlock(&w->lock);
-}
-
 void zt_world_fail(zt_world *w, const char *message, int exit_status) {
   char text[sizeof w->message];
-  snprintf(text, sizeof text, "rank %d/%d: %.900s", w->options.rank, w->options.size, message);
-  set_failed(w, text, exit_status);
+  snprintf(text, sizeof text, "rank %d/%d: %.960s", w->options.rank, w->options.size, message);
+  pthread_mutex_lock(&w->lock);
+  zt_control_fail(w, text, exit_status, false);
+  pthread_mutex_unlock(&w->lock);
 }
 
 bool zt_world_failed(const zt_world *w, const char **message, int *exit_status) {
@@ -87,12 +103,35 @@ bool zt_world_failed(const zt_world *w, const char **message, int *exit_status) 
   return true;
 }
 
-zt_status zt_world_check(zt_world *w) { return atomic_load(&w->failed) ? zt_fail(ZT_PEER, "%s", w->message) : ZT_OK; }
+/* Gives the log what the control thread has for it. */
+static void log_notice(zt_world *w) {
+  char notice[sizeof w->control->notice];
+  pthread_mutex_lock(&w->lock);
+  memcpy(notice, w->control->notice, sizeof notice);
+  atomic_store(&w->control->has_notice, false);
+  pthread_mutex_unlock(&w->lock);
+  zt_log("%s", notice);
+}
+
+zt_status zt_world_check(zt_world *w) {
+  if (atomic_load(&w->failed)) return zt_fail(ZT_PEER, "%s", w->message);
+  if (w->control && atomic_load(&w->control->has_notice)) log_notice(w);
+  return ZT_OK;
+}
+
+void zt_world_suspect(zt_world *w) {
+  pthread_mutex_lock(&w->lock);
+  zt_control_look(w, true);
+  pthread_mutex_unlock(&w->lock);
+}
 
 void zt_world_set_on_failure(zt_world *w, zt_world_on_failure fn, void *user) {
+  pthread_mutex_lock(&w->calling);
   pthread_mutex_lock(&w->lock);
   w->on_failure = fn, w->on_failure_user = user;
+  if (w->control) zt_control_wake(w);
   pthread_mutex_unlock(&w->lock);
+  pthread_mutex_unlock(&w->calling);
 }
 
 void zt_world_set_where(zt_world *w, zt_world_where fn, void *user) { w->where = fn, w->where_user = user; }

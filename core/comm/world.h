@@ -10,6 +10,7 @@
 #define zt_world_h
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "core/base/err.h"
 
@@ -18,14 +19,21 @@ typedef struct zt_world zt_world;
 typedef struct zt_world_options {
   int rank, size;             /* 0 .. size-1; size 0 is read as 1 */
   int local_rank, local_size; /* among the ranks of this machine; size 0: all are here */
-  const char *address;        /* of rank 0; NULL: 127.0.0.1 */
-  int port;                   /* where rank 0 listens */
+  char address[256];          /* of rank 0; "": 127.0.0.1 */
+  int port;                   /* where rank 0 listens; 0: the plane mpi finds one */
   int listen_fd;              /* rank 0, in a launcher's child: a listening socket at that port, taken over; else -1 */
-  const char *plane;          /* "self", "shm", "mpi"; NULL: self for one rank, shm where all are on this machine, else mpi */
-  double timeout;             /* seconds after which a collective that waits for a slow rank fails; 0: 1800 */
+  uint64_t session;  /* the same number on all ranks, drawn by who starts them; connections of others are ignored */
+  const char *plane; /* "self", "shm", "mpi"; NULL: self for one rank, shm where all are on this machine, else mpi */
+  double open_limit; /* seconds within which all ranks have to come; 0: 60 */
+  double timeout;    /* seconds after which a collective that waits for a slow rank fails; 0: 1800 */
 } zt_world_options;
 
-/* Collective: all ranks open it, in any order within 60 s; then each knows that all are there, run the same version, and
+/* What a launcher has put into the environment: torchrun and its like (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), mpirun
+** of Open MPI or MPICH, srun; looked for in this order. MASTER_ADDR and MASTER_PORT say where rank 0 is. '*found' is false where
+** there is none, or only one rank; '*out' is then what zt_world_open takes for one rank. Reads only. */
+ZT_API zt_status zt_world_options_from_environment(zt_world_options *out, bool *found);
+
+/* Collective: all ranks open it, in any order, within the limit; then each knows that all are there, run the same version, and
 ** agree on size and plane. '*out' is owned. */
 ZT_API zt_status zt_world_open(const zt_world_options *options, zt_world **out);
 
