@@ -6,7 +6,14 @@
 
 #include "bindings/lua_subjects.h"
 
-static zt_world *world_of(lua_State *L) { return zt_ctx_world(zt_lua_ctx(L)); }
+/* One thread at a time talks to the other ranks: what the engine has under way is waited for. */
+static zt_world *world_of(lua_State *L) {
+  zt_ctx *c = zt_lua_ctx(L);
+  zt_queue *queue;
+  zt_lua_try(L, zt_ctx_queue(c, &queue));
+  zt_lua_try(L, zt_queue_drain(queue));
+  return zt_ctx_world(c);
+}
 
 /* --- who */
 
