@@ -83,6 +83,8 @@ struct zt_engine {
   zt_ctx *c;
   zt_world *world;
   zt_queue *queue; /* the context's */
+  zt_observer observer;
+  bool is_reached; /* by the backward that goes on */
   zt_engine_options options;
   int rank, size;
   zt_param *params;

@@ -204,14 +204,24 @@ static zt_status page_is_final(zt_page *p) {
 
 /* --- following backward */
 
+/* Whether backward is about this engine's parameters. */
+static bool is_reached(const zt_engine *e) {
+  bool reached = e->micro_open;
+  for (int i = 0; i < e->n_params && !reached; i++) reached = e->params[i].tensor->n_uses > 0;
+  return reached;
+}
+
 zt_status zt_reduce_begin(void *user, zt_ctx *c) {
   (void)c;
   zt_engine *e = user;
+  e->is_reached = is_reached(e);
+  if (!e->is_reached) return ZT_OK;
   for (int i = 0; i < e->n_pages; i++) { /* what a failed backward left */
     e->pages[i].n_final = 0;
     zt_storage_release(e->pages[i].packing);
     e->pages[i].packing = NULL;
   }
+  for (int i = 0; i < e->n_params; i++) e->params[i].is_packed = false;
   ZT_TRY(zt_engine_micro_step(e, e->micro_open ? e->micro_count : 1, e->micro_open ? e->scale : 1));
   return zt_pager_backward(e);
 }
@@ -238,13 +248,13 @@ static zt_status complete(zt_page *p) {
 zt_status zt_reduce_end(void *user, zt_ctx *c) {
   (void)c;
   zt_engine *e = user;
+  if (!e->is_reached) return ZT_OK;
   for (int i = e->n_pages - 1; i >= 0; i--) {
     zt_page *p = &e->pages[i];
     bool all = p->n_params > 0;
     for (int k = p->first; k < p->first + p->n_params; k++) all = all && e->params[k].is_packed;
     if (p->trainable && !all) ZT_TRY(complete(p));
   }
-  for (int i = 0; i < e->n_params; i++) e->params[i].is_packed = false;
   zt_pager_forward(e);
   return zt_pager_release_all(e);
 }

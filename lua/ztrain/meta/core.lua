@@ -33,6 +33,10 @@ function core.ones(...) end
 function core.full(shape, value, opts) end
 ---arange(n) or arange(start, stop[, step][, opts]): stop excluded; int64 unless opts.dtype says otherwise
 function core.arange(...) end
+---zeros that want a gradient. Its bytes come into being when they are read: filled with a number or a draw, or loaded from
+---a file before that, it stays a rule, so that a rank makes its own share of it only
+---@return Tensor
+function core.parameter(...) end
 ---standard normal, from the context's random state
 function core.randn(...) end
 ---From raw bytes (internal: loaders). @param bytes string

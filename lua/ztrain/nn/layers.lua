@@ -6,9 +6,7 @@ local util = require "ztrain.util"
 local M = {}
 
 -- A parameter of zeros; a scope does not free it, even where the model is made inside one.
-local function parameter(...)
-  return core.with_kind("parameters", core.zeros, ...):requires_grad_():keep()
-end
+local function parameter(...) return core.parameter(...):keep() end
 
 local function normal(t, std)
   if std > 0 then t:normal_(0, std) end
