@@ -4,16 +4,7 @@ local support = require "support"
 local core = require "ztrain.core"
 local zt = require "ztrain"
 
-local program = os.getenv "ZTRAIN"
-
--- Runs a script of tests/ranks on n ranks; returns whether it ended well, what it printed, and the seconds it took.
-local function run(n, script, ...)
-  local started = core.time()
-  local pipe = io.popen(("%s -n %d %sranks/%s.lua %s 2>&1"):format(program, n, support.tests, script,
-    table.concat({...}, " ")))
-  local text = pipe:read "a"
-  return pipe:close() == true, text, core.time() - started
-end
+local run = support.run
 
 describe("ranks", function()
   teardown(support.clean)
