@@ -6,7 +6,7 @@
 
 /* clang-format off */
 #define ZT_LUA_SUBJECTS(S) \
-  S(base) S(scopes) S(tensor) S(ops) S(autograd) S(optim) S(engine) S(scaler) S(system) S(io) S(json) S(text) S(data) \
+  S(base) S(scopes) S(tensor) S(ops) S(autograd) S(optim) S(engine) S(scaler) S(checkpoint) S(system) S(io) S(json) S(text) S(data) \
   S(comm)
 /* clang-format on */
 

@@ -281,7 +281,7 @@ local function describe_model(self)
   for name, buffer in model:named_buffers() do
     tensors[#tensors + 1] = {name = "buffer." .. name, as = name, dtype = buffer:dtype()}
   end
-  local config, generation_config = model:export_config()
+  local config, generation_config = model:export_config "float32"
   return {config = config, generation_config = generation_config, tensors = tensors}
 end
 
