@@ -187,6 +187,9 @@ typedef struct zt_optim_step {
   ** unscaled, 0 where ignored. Target: 1 - smoothing on the label, plus smoothing / cols everywhere. ld: row stride */ \
   K(cross_entropy, (zt_stream *s, zt_dtype t, void *loss, void *grad, const void *logits, const int64_t *labels,        \
                     int64_t ignore_index, double smoothing, size_t rows, size_t cols, size_t ld))                       \
+  /* y = x * *factor in stat(tx), rounded once; factor is one element of stat(tx), on the device. y may be x. float64   \
+  ** goes with float64 */                                                                                               \
+  K(scale, (zt_stream *s, zt_dtype ty, zt_dtype tx, void *y, const void *x, const void *factor, size_t count))          \
   /* --- 1-d convolution as a product: y (B, T_out, C * width) from x (B, T, C), column c * width + j is                \
   ** x[t * stride + j * dilation - pad, c] or 0. fold is its transpose (adds overlapping places) */                     \
   K(unfold1d, (zt_stream *s, zt_dtype t, void *y, const void *x, size_t batch, size_t n_t, size_t n_c, size_t n_out,    \

@@ -1,4 +1,4 @@
-/* weighted_sum, copy_checked and update_master of every instruction set, bit for bit against plain C: what they compute
+/* scale, weighted_sum, copy_checked and update_master of every instruction set, bit for bit against plain C: what they compute
 ** goes into masters, so "nearly" is wrong. */
 #include <omp.h>
 #include <stdlib.h>
@@ -23,6 +23,33 @@ static void expect_same_bits(const buffer *got, const void *want, const char *wh
     if (memcmp((char *)got->data + i * nbytes, (const char *)want + i * nbytes, nbytes) != 0)
       fail_msg("%s %s [%zu of %zu]: %a, want %a", what, zt_dtype_name(got->dtype), i, got->count, at(got, i),
                get(got->dtype, want, i));
+}
+
+/* --- scale */
+static void check_scale(const zt_kernels *table, zt_dtype ty, zt_dtype tx, size_t count) {
+  zt_dtype stat = zt_dtype_stat(tx);
+  buffer x = any_values(tx, count), y = output(ty, count), want = output(ty, count), factor = input(stat, 1, -3, 3);
+  if (random_below(2)) put(stat, factor.data, 0, 0x1p20); /* more than float16 holds */
+  double f = at(&factor, 0);
+  for (size_t i = 0; i < count; i++)
+    put(ty, want.data, i, tx == ZT_F64 ? at(&x, i) * f : (double)((float)at(&x, i) * (float)f));
+  expect_ok(table->scale(&no_stream, ty, tx, y.data, x.data, factor.data, count));
+  expect_same_bits(&y, want.data, "scaled");
+  if (ty == tx) {
+    expect_ok(table->scale(&no_stream, ty, tx, x.data, x.data, factor.data, count)); /* in place */
+    expect_same_bits(&x, want.data, "scaled in place");
+  }
+  buffer *all[] = {&x, &y, &want, &factor};
+  for (int i = 0; i < 4; i++) buffer_free(all[i]);
+}
+
+static void scale(void **state) {
+  (void)state;
+  FOR_KERNELS(k) for (int c = 0; c < N_COUNTS; c++) {
+    check_scale(k->table, ZT_F64, ZT_F64, counts[c]);
+    FOR_FLOATS(ty) FOR_FLOATS(tx) if (ty != ZT_F64 && tx != ZT_F64) check_scale(k->table, ty, tx, counts[c]);
+  }
+  covers_kernel("scale");
 }
 
 /* --- weighted_sum */
@@ -228,6 +255,7 @@ static void update_master_by_bits(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(scale),
       cmocka_unit_test(weighted_sum),
       cmocka_unit_test(weighted_sum_of_little),
       cmocka_unit_test(weighted_sum_keeps_what_is_not_finite),

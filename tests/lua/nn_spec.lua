@@ -210,6 +210,29 @@ describe("layers", function()
     support.close(attn(x, memory), by_hand(memory), 1e-5)
   end)
 
+  it("take a batch of no rows: gradients of exactly 0, whatever the loss", function()
+    local model = nn.Sequential(nn.TransformerBlock(8, 2, {causal = true, dropout = 0.1}), nn.LayerNorm(8),
+      nn.Conv1D(8, 8), nn.Dropout(0.2), nn.Linear(8, 3, {act = "gelu"}))
+    local embedding, x = nn.Embedding(9, 8), zt.zeros(0, 5, {dtype = "int64"})
+    local losses = {
+      [function(y) return zt.mse(y, zt.zeros(y:size())) end] = 0.0,
+      [function(y) return zt.cross_entropy(y, x) end] = 0.0,
+      [function(y) return (y * y):sum() end] = 0.0,
+      [function(y) return (y * y):mean() end] = 0 / 0, -- as in torch: who takes this mean says that its count is 0
+    }
+    for loss_of, want in pairs(losses) do
+      local loss = loss_of(model(embedding(x)))
+      assert.equal(tostring(math.abs(want)), tostring(math.abs(loss:item())))
+      loss:backward()
+      for _, m in ipairs {embedding, model} do
+        for name, p in m:named_parameters() do
+          assert.is_true(p.grad:equal(zt.zeros(p:size())), name)
+          p.grad = nil
+        end
+      end
+    end
+  end)
+
   it("a transformer block learns", function()
     local model = nn.Sequential(nn.TransformerBlock(8, 2, {causal = true}), nn.Linear(8, 3))
     local x, labels = zt.randn(4, 6, 8), zt.tensor({{0, 1, 2, 0, 1, 2}, {1, 1, 1, 0, 0, 0}, {2, 0, 2, 0, 2, 0},
