@@ -198,7 +198,7 @@ static int l_checkpoint(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, segment);
   *box = NULL; /* core takes the segment over; nothing raises between the registry and here */
   zt_segment whole = {run_segment, release_segment, segment};
-  zt_lua_try(L, zt_checkpoint(c, whole, in, n_in, out, ZT_MAX_OUT));
+  zt_lua_try(L, zt_checkpoint_segment(c, whole, in, n_in, out, ZT_MAX_OUT));
   while (n < ZT_MAX_OUT && out[n]) *slot[n] = out[n], n++;
   lua_settop(L, first + n - 1);
   return n;

@@ -1,4 +1,6 @@
 /* lua_optim.c - optimizers as Lua values: an object for each, parameters in groups, numbers given with every step. */
+#include "bindings/lua_optim.h"
+
 #include "bindings/lua_subjects.h"
 
 static const char class_name[] = "Optim";
@@ -21,11 +23,12 @@ static zt_optimizer *check_optim(lua_State *L) {
   return o;
 }
 
-static int l_optim(lua_State *L) {
-  static const char *const names[] = {
+const char *const zt_lua_optim_names[] = {
 #define OPTIM_NAME(id, name) #name,
-      ZT_OPTIMS(OPTIM_NAME) NULL};
-  zt_optim_kind kind = (zt_optim_kind)zt_arg_choice(L, 1, "optimizer", names);
+    ZT_OPTIMS(OPTIM_NAME) NULL};
+
+static int l_optim(lua_State *L) {
+  zt_optim_kind kind = (zt_optim_kind)zt_arg_choice(L, 1, "optimizer", zt_lua_optim_names);
   zt_ctx *c = zt_lua_ctx(L);
   zt_optimizer *o = zt_new_object(L, class_name, sizeof *o);
   zt_lua_try(L, zt_optim_new(c, kind, &o->optim));
@@ -69,17 +72,23 @@ static zt_hyper get_hyper(lua_State *L, int index) {
   return h;
 }
 
-/* (self, list of a table for each group) */
-static int o_step(lua_State *L) {
-  zt_optimizer *o = check_optim(L);
-  if (!lua_istable(L, 2)) return zt_type_error(L, 2, "list of groups");
-  int n_groups = (int)lua_rawlen(L, 2);
-  zt_hyper *h = zt_new_buffer(L, (size_t)n_groups * sizeof *h);
-  for (int i = 0; i < n_groups; i++) {
-    lua_rawgeti(L, 2, i + 1);
+zt_hyper *zt_lua_check_hypers(lua_State *L, int arg, int *n_groups) {
+  if (!lua_istable(L, arg)) zt_type_error(L, arg, "list of groups");
+  *n_groups = (int)lua_rawlen(L, arg);
+  zt_hyper *h = zt_new_buffer(L, (size_t)*n_groups * sizeof *h);
+  for (int i = 0; i < *n_groups; i++) {
+    lua_rawgeti(L, arg, i + 1);
     h[i] = get_hyper(L, lua_gettop(L));
     lua_pop(L, 1);
   }
+  return h;
+}
+
+/* (self, list of a table for each group) */
+static int o_step(lua_State *L) {
+  zt_optimizer *o = check_optim(L);
+  int n_groups;
+  const zt_hyper *h = zt_lua_check_hypers(L, 2, &n_groups);
   zt_lua_try(L, zt_optim_step_groups(o->optim, h, n_groups));
   return 0;
 }

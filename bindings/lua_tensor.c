@@ -475,12 +475,24 @@ static int push_subtensor(lua_State *L, lua_Integer i) {
   return 1;
 }
 
+/* A parameter in an engine has its gradient there, of which this is a copy. */
+static void push_grad(lua_State *L, zt_tensor *t) {
+  zt_engine *engine = zt_engine_of(t);
+  if (!engine) {
+    zt_push_tensor(L, t->grad);
+    return;
+  }
+  zt_tensor **grad = zt_new_tensor(L);
+  zt_lua_try(L, zt_engine_gradient(engine, t, grad));
+  if (!*grad) lua_pushnil(L);
+}
+
 /* Upvalue 1: the methods. */
 static int t_index(lua_State *L) {
   if (lua_isinteger(L, 2)) return push_subtensor(L, lua_tointeger(L, 2));
   const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
   if (strcmp(key, "grad") == 0) {
-    zt_push_tensor(L, zt_check_tensor(L, 1)->grad);
+    push_grad(L, zt_check_tensor(L, 1));
   } else {
     lua_settop(L, 2);
     lua_rawget(L, lua_upvalueindex(1));
@@ -493,6 +505,9 @@ static void set_grad(lua_State *L, zt_tensor *t, zt_tensor *grad) {
   if (grad && (grad->dtype != t->dtype || !zt_tensor_same_shape(grad, t)))
     zt_lua_raise(L, "grad: %s %s for a tensor %s %s", zt_dtype_name(grad->dtype), zt_shape_text(grad),
                  zt_dtype_name(t->dtype), zt_shape_text(t));
+  zt_engine *engine = zt_engine_of(t);
+  if (engine && grad) zt_lua_raise(L, "grad: the gradient of a prepared parameter cannot be set");
+  if (engine) zt_engine_zero(engine);
   zt_tensor *old = t->grad;
   t->grad = grad ? zt_tensor_retain(grad) : NULL;
   zt_tensor_release(old);

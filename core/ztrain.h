@@ -17,7 +17,7 @@ extern "C" {
 #include "core/tensor/ops.h"
 #include "core/tensor/tape.h"
 #include "core/text/tokenizer.h"
-#include "core/train/optim.h"
+#include "core/train/engine.h"
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,17 @@ zt_status zt_storage_new(zt_pool *pool, size_t nbytes, zt_mem_kind kind, zt_stor
   return ZT_OK;
 }
 
+void zt_storage_leave(zt_storage *storage) {
+  zt_pool_release(storage->pool, storage->block);
+  storage->block = NULL, storage->data = NULL;
+}
+
+zt_status zt_storage_return(zt_storage *storage, zt_mem_kind kind) {
+  ZT_TRY(zt_pool_alloc(storage->pool, storage->nbytes, kind, &storage->block));
+  storage->data = zt_block_data(storage->block);
+  return ZT_OK;
+}
+
 zt_storage *zt_storage_retain(zt_storage *storage) {
   storage->refs++;
   return storage;

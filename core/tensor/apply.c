@@ -26,12 +26,40 @@ static zt_status check_inputs(zt_ctx *c, zt_call *call) {
   return c->watch ? zt_watch_inputs(c, call) : ZT_OK;
 }
 
-static zt_status run(zt_ctx *c, zt_call *call) {
-  ZT_TRY(check_inputs(c, call));
+static zt_status pin(zt_tensor *t) { return t ? zt_storage_pin(t->storage) : ZT_OK; }
+
+void zt_unpin_all(zt_tensor *const t[], int n) {
+  for (int i = 0; i < n; i++)
+    if (t[i]) zt_storage_unpin(t[i]->storage);
+}
+
+zt_status zt_pin_all(zt_tensor *const t[], int n) {
+  for (int i = 0; i < n; i++) {
+    zt_status st = pin(t[i]);
+    if (st == ZT_OK) continue;
+    zt_unpin_all(t, i);
+    return st;
+  }
+  return ZT_OK;
+}
+
+/* A view of bytes that are away needs none of them. */
+static bool reads_bytes(const zt_call *call) { return !call->op->view || !zt_tensor_is_contiguous(call->in[0]); }
+
+static zt_status run_pinned(zt_ctx *c, zt_call *call) {
   ZT_TRY(call->op->shape(c, call));
   for (int i = 0; i < call->n_out && !call->op->view; i++) ZT_TRY(zt_tensor_fill_header(c, call->out[i]));
   ZT_TRY(call->op->forward(c, call));
   return call->needs_grad ? zt_tape_record(c, call) : ZT_OK;
+}
+
+static zt_status run(zt_ctx *c, zt_call *call) {
+  ZT_TRY(check_inputs(c, call));
+  if (!reads_bytes(call)) return run_pinned(c, call);
+  ZT_TRY(zt_pin_all(call->in, call->n_in));
+  zt_status st = run_pinned(c, call);
+  zt_unpin_all(call->in, call->n_in);
+  return st;
 }
 
 zt_status zt_apply(zt_ctx *c, zt_call *call, zt_tensor **outs) {

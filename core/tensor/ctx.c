@@ -22,10 +22,17 @@ fail:
 
 void zt_ctx_free(zt_ctx *c) {
   if (!c) return;
+  zt_queue_free(c->queue);
   if (c->owns_world) zt_world_close(c->world);
   zt_pool_free(c->pool);
   zt_device_close(c->device);
   zt_free(c);
+}
+
+zt_status zt_ctx_queue(zt_ctx *c, zt_queue **out) {
+  if (!c->queue) ZT_TRY(zt_queue_new(zt_world_size(c->world) > 1, &c->queue));
+  *out = c->queue;
+  return ZT_OK;
 }
 
 zt_pool *zt_ctx_pool(zt_ctx *c) { return c->pool; }
@@ -46,7 +53,7 @@ zt_mem_kind zt_ctx_set_mem_kind(zt_ctx *c, zt_mem_kind kind) {
   return was;
 }
 
-void zt_ctx_set_on_final(zt_ctx *c, zt_on_final fn, void *user) { c->on_final = fn, c->on_final_user = user; }
+void zt_ctx_set_observer(zt_ctx *c, zt_observer observer) { c->observer = observer; }
 size_t zt_tape_length(const zt_ctx *c) { return c->tape.length; }
 const zt_kernels *zt_k(zt_ctx *c) { return c->device->kernels; }
 zt_stream *zt_s(zt_ctx *c) { return c->device->stream; }

@@ -13,6 +13,7 @@ typedef struct zt_tape {
   zt_node *waiting; /* nodes that wait to be freed, and whether somebody is at it */
   bool freeing;
   bool in_backward;
+  zt_node *backward_from; /* where the backward that goes on began */
 } zt_tape;
 
 /* Tensors from outside that the first run of a checkpointed segment reads: leaves, and computed ones. */
@@ -32,8 +33,8 @@ struct zt_ctx {
   bool grad_enabled;
   zt_tape tape;
   zt_watch *watch; /* innermost; NULL: nobody watches */
-  zt_on_final on_final;
-  void *on_final_user;
+  zt_observer observer;
+  zt_queue *queue; /* owned; NULL until asked for */
 };
 
 /* Records the call on the tape and ties its outputs to the node (tape.c). */

@@ -12,8 +12,18 @@ static zt_status check_writable(const zt_ctx *c, const zt_tensor *t, const char 
     if (t->shape[i] > 1 && t->stride[i] == 0)
       return zt_fail(ZT_SHAPE, "%s: dimension %d (from 0) of %s repeats the same elements; write to a copy", name, i,
                      zt_shape_text(t));
+  return ZT_OK;
+}
+
+static zt_status begin_write(zt_tensor *t) {
+  ZT_TRY(zt_storage_pin(t->storage));
   t->storage->version++;
   return ZT_OK;
+}
+
+static zt_status end_write(zt_tensor *t, zt_status st) {
+  zt_storage_unpin(t->storage);
+  return st;
 }
 
 /* t = fn(t; p0, p1), also where t is a strided view. */
@@ -29,13 +39,17 @@ static zt_status map_(zt_ctx *c, zt_tensor *t, zt_unary fn, double p0, double p1
 
 zt_status zt_mul_(zt_ctx *c, zt_tensor *t, double factor) {
   ZT_TRY(check_writable(c, t, "mul_"));
-  return map_(c, t, ZT_UNARY_AFFINE, factor, 0);
+  ZT_TRY(begin_write(t));
+  return end_write(t, map_(c, t, ZT_UNARY_AFFINE, factor, 0));
 }
 
 /* Fills a new contiguous tensor and copies it where t is a strided view; else fills t. */
 typedef zt_status (*filler)(zt_ctx *c, zt_tensor *t, double a, double b);
 static zt_status fill_through(zt_ctx *c, zt_tensor *t, filler fill, double a, double b) {
-  if (zt_tensor_is_contiguous(t)) return fill(c, t, a, b);
+  if (zt_tensor_is_contiguous(t)) {
+    ZT_TRY(begin_write(t));
+    return end_write(t, fill(c, t, a, b));
+  }
   zt_tensor *whole;
   ZT_TRY(zt_tensor_like(c, t, &whole));
   zt_status st = fill(c, whole, a, b);
@@ -63,12 +77,12 @@ static zt_rng_key weight_key(zt_ctx *c) {
 
 static zt_status fill_normal(zt_ctx *c, zt_tensor *t, double mean, double std) {
   zt_rng_key key = weight_key(c);
-  return zt_k(c)->random_normal(zt_s(c), t->dtype, zt_tensor_data(t), mean, std, &key, (size_t)zt_tensor_count(t));
+  return zt_k(c)->random_normal(zt_s(c), t->dtype, zt_tensor_data(t), mean, std, &key, 0, (size_t)zt_tensor_count(t));
 }
 
 static zt_status fill_uniform(zt_ctx *c, zt_tensor *t, double low, double high) {
   zt_rng_key key = weight_key(c);
-  return zt_k(c)->random_uniform(zt_s(c), t->dtype, zt_tensor_data(t), low, high, &key, (size_t)zt_tensor_count(t));
+  return zt_k(c)->random_uniform(zt_s(c), t->dtype, zt_tensor_data(t), low, high, &key, 0, (size_t)zt_tensor_count(t));
 }
 
 zt_status zt_normal_(zt_ctx *c, zt_tensor *t, double mean, double std) {
@@ -119,14 +133,22 @@ static zt_status converted(zt_ctx *c, const zt_tensor *src, zt_dtype dtype, zt_t
   return st;
 }
 
-zt_status zt_copy_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src) {
+static zt_status copy_pinned(zt_ctx *c, zt_tensor *dst, const zt_tensor *src) {
   zt_loop loop;
   zt_tensor *in[1];
-  ZT_TRY(check_writable(c, dst, "copy_"));
   ZT_TRY(src->dtype == dst->dtype ? kept_apart(c, dst, src, &in[0]) : converted(c, src, dst->dtype, &in[0]));
   zt_status st = zt_loop_make(&loop, dst, in, 1);
   if (st == ZT_OK) st = zt_k(c)->copy(zt_s(c), dst->dtype, zt_tensor_data(dst), zt_tensor_data(in[0]), &loop);
   zt_tensor_release(in[0]);
+  return st;
+}
+
+zt_status zt_copy_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src) {
+  ZT_TRY(check_writable(c, dst, "copy_"));
+  ZT_TRY(zt_storage_pin(src->storage));
+  zt_status st = begin_write(dst);
+  if (st == ZT_OK) st = end_write(dst, copy_pinned(c, dst, src));
+  zt_storage_unpin(src->storage);
   return zt_wrap(st, "copy_");
 }
 
@@ -150,14 +172,22 @@ static zt_status add_scaled(zt_ctx *c, zt_tensor *dst, zt_tensor *src, double al
   return st;
 }
 
-zt_status zt_add_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src, double alpha) {
+static zt_status add_pinned(zt_ctx *c, zt_tensor *dst, const zt_tensor *src, double alpha) {
   zt_tensor *apart, *term;
-  ZT_TRY(check_writable(c, dst, "add_"));
   ZT_TRY(kept_apart(c, dst, src, &apart));
   zt_status st = converted(c, apart, dst->dtype, &term);
   zt_tensor_release(apart);
   ZT_TRY(st);
   st = add_scaled(c, dst, term, alpha);
   zt_tensor_release(term);
+  return st;
+}
+
+zt_status zt_add_(zt_ctx *c, zt_tensor *dst, const zt_tensor *src, double alpha) {
+  ZT_TRY(check_writable(c, dst, "add_"));
+  ZT_TRY(zt_storage_pin(src->storage));
+  zt_status st = begin_write(dst);
+  if (st == ZT_OK) st = end_write(dst, add_pinned(c, dst, src, alpha));
+  zt_storage_unpin(src->storage);
   return zt_wrap(st, "add_");
 }

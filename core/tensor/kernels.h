@@ -154,11 +154,11 @@ typedef struct zt_optim_step {
   ** elements i = 2j and i + 1 (Box-Muller): radius = sqrt(-2 log(w[i] / 2^32 + 1 / 2^33)), angle = 2 pi w[i+1] / 2^32; \
   ** element i is mean + std * radius * cos(angle), i + 1 the same with sin. float64 computes it in float64 */          \
   K(random_normal, (zt_stream *s, zt_dtype t, void *y, double mean, double std, const zt_rng_key *key, size_t first,    \
-                    size_t count)) /* y is elements first, first + 1, ... of it; first is even */                       \
+                    size_t count)) /* y is elements first, first + 1, ... of it; first is a multiple of 128 */           \
   /* low + (high - low) * u, and below high (before rounding to 16 bits); u = w[i] / 2^32, for float64 with all bits,   \
   ** else with the upper 24 */                                                                                          \
   K(random_uniform, (zt_stream *s, zt_dtype t, void *y, double low, double high, const zt_rng_key *key, size_t first,   \
-                     size_t count)) /* as above; any first */                                                           \
+                     size_t count)) /* first as above */                                                                \
   /* --- attention; bias, key_mask, gbias NULL ok */                                                                    \
   K(attention, (zt_stream *s, zt_dtype t, void *out, void *lse, const void *q, const void *k, const void *v,            \
                 const uint8_t *key_mask, const void *bias, const zt_attention *a, void *workspace))                     \

@@ -65,6 +65,10 @@ zt_status zt_apply(zt_ctx *c, zt_call *call, zt_tensor **outs);
 zt_status zt_call_out(zt_call *call, zt_dtype dtype, int ndim, const int64_t *shape);
 
 /* --- what op files share */
+/* Pins the bytes of all tensors (NULL ok): around everything that reads or writes bytes outside of an op's own functions,
+** for which zt_apply and backward do it. All or none. */
+zt_status zt_pin_all(zt_tensor *const t[], int n);
+void zt_unpin_all(zt_tensor *const t[], int n);
 /* Both ranks up to ZT_MAX_DIM: the common shape; 'what' names the op in the message. */
 zt_status zt_broadcast_shape(const zt_tensor *a, const zt_tensor *b, int *ndim, int64_t *shape);
 /* The loop of 'out' and n_in inputs broadcast to it, dimensions merged where all strides allow. */

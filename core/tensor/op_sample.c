@@ -20,6 +20,7 @@ zt_status zt_sample(zt_ctx *c, zt_tensor **ids, zt_tensor *logits, double temper
   zt_rng_key key = temperature > 0 ? zt_next_rng_key(c) : (zt_rng_key){0};
   zt_tensor *whole = NULL, *workspace = NULL;
   zt_status st;
+  ZT_TRY(zt_storage_pin(logits->storage));
   ZT_TRY_GOTO(zt_contiguous(c, logits, &whole), done);
   ZT_TRY_GOTO(zt_workspace(c, zt_k(c)->sample_workspace(logits->dtype, rows, cols), &workspace), done);
   ZT_TRY_GOTO(zt_tensor_new(c, ids, ZT_I64, 1, logits->shape), done);
@@ -27,8 +28,23 @@ zt_status zt_sample(zt_ctx *c, zt_tensor **ids, zt_tensor *logits, double temper
                        top_p, &key, rows, cols, zt_data_or_null(workspace));
   if (st != ZT_OK) zt_tensor_release(*ids), *ids = NULL;
 done:
+  zt_storage_unpin(logits->storage);
   zt_tensor_release(whole);
   zt_tensor_release(workspace);
+  return st;
+}
+
+/* Adds the squares of x; '*first_bad' is its first element that is not finite, or its count. */
+static zt_status add_squares(zt_ctx *c, zt_exact *sum, zt_tensor *x, size_t *first_bad) {
+  zt_tensor *whole;
+  ZT_TRY(zt_check_float(x, "global_norm: the tensor"));
+  ZT_TRY(zt_storage_pin(x->storage));
+  zt_status st = zt_contiguous(c, x, &whole);
+  if (st == ZT_OK) {
+    st = zt_k(c)->sum_squares(zt_s(c), x->dtype, sum, first_bad, zt_tensor_data(whole), (size_t)zt_tensor_count(x));
+    zt_tensor_release(whole);
+  }
+  zt_storage_unpin(x->storage);
   return st;
 }
 
@@ -37,13 +53,8 @@ zt_status zt_global_norm(zt_ctx *c, double *norm, int64_t *bad, int64_t *bad_at,
   int64_t first = -1, at = -1;
   zt_exact_clear(&sum);
   for (int i = 0; i < n; i++) {
-    zt_tensor *whole;
     size_t count = (size_t)zt_tensor_count(x[i]), first_bad = count;
-    ZT_TRY(zt_check_float(x[i], "global_norm: the tensor"));
-    ZT_TRY(zt_contiguous(c, x[i], &whole));
-    zt_status st = zt_k(c)->sum_squares(zt_s(c), x[i]->dtype, &sum, &first_bad, zt_tensor_data(whole), count);
-    zt_tensor_release(whole);
-    ZT_TRY(st);
+    ZT_TRY(add_squares(c, &sum, x[i], &first_bad));
     if (first < 0 && first_bad < count) first = i, at = (int64_t)first_bad;
   }
   *norm = first < 0 ? sqrt(zt_exact_value(&sum)) : NAN;

@@ -229,8 +229,8 @@ static zt_status deliver_to_leaf(zt_ctx *c, zt_tensor *leaf, zt_tensor *g) {
 
 /* One use of a leaf has delivered. */
 static zt_status use_done(zt_ctx *c, zt_tensor *leaf) {
-  if (--leaf->n_uses || !c->on_final) return ZT_OK;
-  return c->on_final(c->on_final_user, c, leaf);
+  if (--leaf->n_uses || !c->observer.final) return ZT_OK;
+  return c->observer.final(c->observer.user, c, leaf);
 }
 
 /* ---- backward */
@@ -324,6 +324,17 @@ static void find_accumulators(zt_node *n) {
   }
 }
 
+static zt_status run_rule(zt_node *n, zt_tensor *gin[]) {
+  ZT_TRY(zt_pin_all(n->call.in, ZT_MAX_IN));
+  zt_status st = zt_pin_all(n->call.out, ZT_MAX_OUT);
+  if (st == ZT_OK) {
+    st = zt_wrap(n->call.op->backward(n->c, &n->call, n->gout, gin), "backward of %s", n->call.op->name);
+    zt_unpin_all(n->call.out, ZT_MAX_OUT);
+  }
+  zt_unpin_all(n->call.in, ZT_MAX_IN);
+  return st;
+}
+
 /* Gives up the gradients that arrived before it hands on its own, so that these can be added in place. */
 static zt_status run_op(zt_node *n) {
   zt_tensor *gin[ZT_MAX_IN] = {NULL};
@@ -331,7 +342,7 @@ static zt_status run_op(zt_node *n) {
   if (has_gradient(n)) {
     ZT_TRY(check_versions(n));
     find_accumulators(n);
-    st = zt_wrap(n->call.op->backward(n->c, &n->call, n->gout, gin), "backward of %s", n->call.op->name);
+    st = run_rule(n, gin);
   }
   drop_saved(n);
   for (int i = 0; i < ZT_MAX_IN; i++) {
@@ -462,6 +473,12 @@ static zt_status backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double se
     return st;
   }
   if (!loss->node) {
+    c->tape.backward_from = NULL;
+    st = c->observer.begin ? c->observer.begin(c->observer.user, c) : ZT_OK;
+    if (st != ZT_OK) {
+      zt_tensor_release(g);
+      return st;
+    }
     ZT_TRY(deliver_to_leaf(c, loss, g));
     loss->n_uses++;
     return use_done(c, loss);
@@ -473,9 +490,31 @@ static zt_status backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double se
     st = accumulate(c, &from->gout[loss->node_out], g);
   else
     zt_tensor_release(g);
+  if (st == ZT_OK && c->observer.begin) {
+    c->tape.backward_from = from;
+    st = c->observer.begin(c->observer.user, c);
+  }
   if (st == ZT_OK) return sweep(c, from, 0);
   abandon(from, 0);
   return st;
+}
+
+static void visit_all(zt_tensor *const t[], int n, zt_tape_visit visit, void *user) {
+  for (int i = 0; i < n; i++)
+    if (t[i] && t[i]->storage) visit(user, t[i]);
+}
+
+void zt_tape_reads(const zt_ctx *c, zt_tape_visit visit, void *user) {
+  for (const zt_node *n = c->tape.backward_from; n; n = n->prev) {
+    if (!n->reached) continue;
+    if (is_mark(n)) {
+      for (size_t i = 0; i < n->watch.count; i++) visit_all(&n->watch.read[i], 1, visit, user);
+      for (size_t i = n->watch.count; i-- > 0;) visit_all(&n->watch.read[i], 1, visit, user);
+    } else {
+      visit_all(n->call.in, ZT_MAX_IN, visit, user);
+      visit_all(n->call.out, ZT_MAX_OUT, visit, user);
+    }
+  }
 }
 
 zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
@@ -486,6 +525,7 @@ zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) 
     return zt_fail(ZT_STATE, "backward: nothing that %s was computed from requires a gradient", zt_shape_text(loss));
   c->tape.in_backward = true;
   zt_status st = backward(c, loss, grad, seed);
+  if (st == ZT_OK && c->observer.end) st = c->observer.end(c->observer.user, c);
   c->tape.in_backward = false;
   return st;
 }
@@ -544,7 +584,7 @@ static zt_status record_segment(zt_ctx *c, zt_segment *s, zt_tensor *const in[],
   return st;
 }
 
-zt_status zt_checkpoint(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out) {
+zt_status zt_checkpoint_segment(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out) {
   zt_status st = ZT_OK;
   memset(out, 0, (size_t)n_out * sizeof *out);
   if (n_in > ZT_MAX_IN || n_out > ZT_MAX_OUT)

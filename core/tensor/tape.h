@@ -10,14 +10,24 @@
 
 /* Runs backward from a scalar 'loss' seeded with 'seed' (the loss scale, or 1), or from any tensor seeded with 'grad'
 ** (same shape; NULL where a scalar). Gradients are added to the leaves' 'grad'. Counts each leaf's uses first; when the
-** last has delivered, the leaf's gradient is final and on_final (zt_ctx_set_on_final) is called. A second backward
+** last has delivered, the leaf's gradient is final and the observer hears of it. A second backward
 ** through the same nodes raises ZT_STATE. After a failure the tape from 'loss' is spent, too. Not from
-** inside a backward (a segment's second run, on_final): ZT_STATE. */
+** inside a backward (a segment's second run, an observer): ZT_STATE. */
 ZT_API zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed);
 
-/* Called when a leaf's gradient is final; a failure ends backward with it. */
-typedef zt_status (*zt_on_final)(void *user, zt_ctx *c, zt_tensor *leaf);
-ZT_API void zt_ctx_set_on_final(zt_ctx *c, zt_on_final fn, void *user);
+/* Who follows backward; a failure ends it with that. All zero: nobody. */
+typedef struct zt_observer {
+  zt_status (*begin)(void *user, zt_ctx *c);                  /* uses are counted, nothing has run; NULL ok */
+  zt_status (*final)(void *user, zt_ctx *c, zt_tensor *leaf); /* this leaf's gradient is final */
+  zt_status (*end)(void *user, zt_ctx *c);                    /* all that was reached has run; not after a failure; NULL ok */
+  void *user;
+} zt_observer;
+ZT_API void zt_ctx_set_observer(zt_ctx *c, zt_observer observer);
+
+/* For the observer's begin: the tensors whose bytes backward is going to read, in that order; a checkpointed segment's
+** inputs as its second run reads them, then backward. */
+typedef void (*zt_tape_visit)(void *user, const zt_tensor *t);
+ZT_API void zt_tape_reads(const zt_ctx *c, zt_tape_visit visit, void *user);
 
 /* A segment that keeps none of its activations: 'run' is called now with gradients off, and again in backward.
 ** It must compute the same from the same inputs; random ops replay. run() gives up to 'n_out' owned tensors in out[],
@@ -31,7 +41,7 @@ typedef struct zt_segment {
 } zt_segment;
 /* Takes over 'segment', also on failure. Leaves that run() reads are found by watching it. Bit-equal gradients: the
 ** second run records on the same tape and delivers in the same order as without a checkpoint. */
-ZT_API zt_status zt_checkpoint(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[],
+ZT_API zt_status zt_checkpoint_segment(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[],
                                int n_out);
 
 /* Nodes now on the tape (tests, reports). */

@@ -150,12 +150,19 @@ const char *zt_dims_text(int ndim, const int64_t *shape) {
 
 const char *zt_shape_text(const zt_tensor *t) { return zt_dims_text(t->ndim, t->shape); }
 
-zt_status zt_tensor_read(zt_ctx *c, const zt_tensor *t, void *host) {
+static zt_status read_pinned(zt_ctx *c, const zt_tensor *t, void *host) {
   zt_tensor *whole;
   ZT_TRY(zt_contiguous(c, t, &whole));
   zt_status st = c->device->ops->copy(zt_s(c), host, zt_tensor_data(whole), zt_tensor_nbytes(t));
   if (st == ZT_OK) st = c->device->ops->sync(zt_s(c));
   zt_tensor_release(whole);
+  return st;
+}
+
+zt_status zt_tensor_read(zt_ctx *c, const zt_tensor *t, void *host) {
+  ZT_TRY(zt_storage_pin(t->storage));
+  zt_status st = read_pinned(c, t, host);
+  zt_storage_unpin(t->storage);
   return st;
 }
 
@@ -167,9 +174,12 @@ zt_status zt_tensor_write(zt_ctx *c, zt_tensor *t, const void *host) {
     zt_tensor_release(whole);
     return st;
   }
+  ZT_TRY(zt_storage_pin(t->storage));
   t->storage->version++;
-  ZT_TRY(c->device->ops->copy(zt_s(c), zt_tensor_data(t), host, zt_tensor_nbytes(t)));
-  return c->device->ops->sync(zt_s(c));
+  zt_status st = c->device->ops->copy(zt_s(c), zt_tensor_data(t), host, zt_tensor_nbytes(t));
+  if (st == ZT_OK) st = c->device->ops->sync(zt_s(c));
+  zt_storage_unpin(t->storage);
+  return st;
 }
 
 static double element_value(zt_dtype dtype, const void *p) {

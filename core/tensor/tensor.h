@@ -5,6 +5,7 @@
 #define zt_tensor_h
 
 #include "core/comm/comm.h"
+#include "core/comm/queue.h"
 #include "core/device/storage.h"
 #include "core/tensor/kernels.h"
 
@@ -47,6 +48,9 @@ ZT_API void zt_ctx_free(zt_ctx *c);
 ZT_API zt_pool *zt_ctx_pool(zt_ctx *c);     /* borrowed */
 ZT_API zt_device *zt_ctx_device(zt_ctx *c); /* borrowed */
 ZT_API zt_world *zt_ctx_world(zt_ctx *c);   /* borrowed */
+/* Where collectives run beside computing (borrowed): made when first asked for, with a thread where there are several ranks.
+** Whoever does a collective by himself drains it first. */
+ZT_API zt_status zt_ctx_queue(zt_ctx *c, zt_queue **out);
 ZT_API zt_random *zt_ctx_random(zt_ctx *c); /* borrowed, may be written */
 ZT_API bool zt_ctx_grad_enabled(const zt_ctx *c);
 ZT_API bool zt_ctx_set_grad_enabled(zt_ctx *c, bool on); /* returns what it was */

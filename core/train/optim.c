@@ -65,8 +65,8 @@ zt_status zt_optim_add(zt_optim *o, zt_tensor *param, int group, int *index) {
   return ZT_OK;
 }
 
-static bool needs_m(const zt_optim *o, const zt_hyper *h) { return o->kind != ZT_OPTIM_SGD || h->momentum != 0; }
-static bool needs_v(const zt_optim *o) { return o->kind == ZT_OPTIM_ADAM || o->kind == ZT_OPTIM_ADAMW; }
+bool zt_optim_needs_m(zt_optim_kind kind, const zt_hyper *h) { return kind != ZT_OPTIM_SGD || h->momentum != 0; }
+bool zt_optim_needs_v(zt_optim_kind kind) { return kind == ZT_OPTIM_ADAM || kind == ZT_OPTIM_ADAMW; }
 
 static zt_status state_new(zt_ctx *c, const zt_tensor *param, zt_tensor **state) {
   if (*state) return ZT_OK;
@@ -81,48 +81,49 @@ static zt_status prepare(zt_optim *o, entry *e, const zt_hyper *h) {
   if (!zt_tensor_same_shape(e->param->grad, e->param))
     return zt_fail(ZT_SHAPE, "the gradient is %s, its parameter %s", zt_shape_text(e->param->grad),
                    zt_shape_text(e->param));
-  if (needs_m(o, h)) ZT_TRY(state_new(o->c, e->param, &e->m));
-  return needs_v(o) ? state_new(o->c, e->param, &e->v) : ZT_OK;
+  if (zt_optim_needs_m(o->kind, h)) ZT_TRY(state_new(o->c, e->param, &e->m));
+  return zt_optim_needs_v(o->kind) ? state_new(o->c, e->param, &e->v) : ZT_OK;
 }
 
-/* Per-step constants, in double; beta^t by pow as torch.optim has it. */
-static zt_optim_step constants(const zt_optim *o, const entry *e, const zt_hyper *h) {
+/* beta^t by pow, as torch.optim has it. */
+zt_optim_step zt_optim_constants(zt_optim_kind kind, const zt_hyper *h, int64_t t, bool first) {
   zt_optim_step s = {.grad_scale = h->grad_scale,
                      .lr = h->lr,
                      .weight_decay = h->weight_decay,
                      .beta1 = h->beta1,
                      .beta2 = h->beta2,
                      .eps = h->eps,
-                     .decoupled = o->kind == ZT_OPTIM_ADAMW,
+                     .decoupled = kind == ZT_OPTIM_ADAMW,
                      .momentum = h->momentum,
                      .dampening = h->dampening,
                      .nesterov = h->nesterov,
-                     .first = !e->m_begun};
-  double t = (double)(e->steps + 1);
-  s.step_size = h->lr / (1 - pow(h->beta1, t));
-  s.bias2_sqrt = sqrt(1 - pow(h->beta2, t));
+                     .first = first};
+  s.step_size = h->lr / (1 - pow(h->beta1, (double)t));
+  s.bias2_sqrt = sqrt(1 - pow(h->beta2, (double)t));
   return s;
 }
 
-static zt_status step_one(zt_optim *o, entry *e, const zt_tensor *grad, const zt_hyper *h) {
-  const zt_kernels *k = zt_k(o->c);
-  zt_stream *s = zt_s(o->c);
-  zt_optim_step step = constants(o, e, h);
-  zt_dtype t = e->param->dtype, tg = grad->dtype;
-  size_t count = (size_t)zt_tensor_count(e->param);
-  void *p = zt_tensor_data(e->param), *m = e->m ? zt_tensor_data(e->m) : NULL;
-  const void *g = zt_tensor_data(grad);
-  e->param->storage->version++;
-  e->steps++;
-  e->m_begun |= needs_m(o, h);
-  switch (o->kind) {
+zt_status zt_optim_span(zt_ctx *c, zt_optim_kind kind, const zt_optim_step *step, zt_dtype state, zt_dtype tg, void *p,
+                        void *m, void *v, const void *grad, size_t count) {
+  const zt_kernels *k = zt_k(c);
+  switch (kind) {
     case ZT_OPTIM_SGD:
-      return k->optim_sgd(s, t, tg, p, h->momentum != 0 ? m : NULL, g, &step, count);
+      return k->optim_sgd(zt_s(c), state, tg, p, m, grad, step, count);
     case ZT_OPTIM_LION:
-      return k->optim_lion(s, t, tg, p, m, g, &step, count);
+      return k->optim_lion(zt_s(c), state, tg, p, m, grad, step, count);
     default:
-      return k->optim_adam(s, t, tg, p, m, zt_tensor_data(e->v), g, &step, count);
+      return k->optim_adam(zt_s(c), state, tg, p, m, v, grad, step, count);
   }
+}
+
+static zt_status step_one(zt_optim *o, entry *e, const zt_tensor *grad, const zt_hyper *h) {
+  bool needs_m = zt_optim_needs_m(o->kind, h);
+  zt_optim_step step = zt_optim_constants(o->kind, h, ++e->steps, !e->m_begun);
+  e->param->storage->version++;
+  e->m_begun |= needs_m;
+  return zt_optim_span(o->c, o->kind, &step, e->param->dtype, grad->dtype, zt_tensor_data(e->param),
+                       needs_m ? zt_tensor_data(e->m) : NULL, zt_data_or_null(e->v), zt_tensor_data(grad),
+                       (size_t)zt_tensor_count(e->param));
 }
 
 zt_status zt_optim_step_groups(zt_optim *o, const zt_hyper h[], int n_groups) {

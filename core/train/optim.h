@@ -22,6 +22,16 @@ typedef struct zt_hyper {
   double grad_scale; /* gradients are multiplied by it: 1, or what clipping asks for */
 } zt_hyper;
 
+/* --- the arithmetic, for whoever keeps state in a way of his own */
+/* Which moments a step needs. */
+ZT_API bool zt_optim_needs_m(zt_optim_kind kind, const zt_hyper *h);
+ZT_API bool zt_optim_needs_v(zt_optim_kind kind);
+/* A step's constants, in double: 't' is its number from 1, 'first': m has not been written yet. */
+ZT_API zt_optim_step zt_optim_constants(zt_optim_kind kind, const zt_hyper *h, int64_t t, bool first);
+/* Steps 'count' elements; state: dtype of p, m and v (NULL where not needed); tg that of the gradient. */
+ZT_API zt_status zt_optim_span(zt_ctx *c, zt_optim_kind kind, const zt_optim_step *step, zt_dtype state, zt_dtype tg,
+                               void *p, void *m, void *v, const void *grad, size_t count);
+
 typedef struct zt_optim zt_optim;
 
 ZT_API zt_status zt_optim_new(zt_ctx *c, zt_optim_kind kind, zt_optim **out);

@@ -118,26 +118,27 @@ static void draw_group(zt_dtype t, void *y, draw_f f, draw_d d, double a, double
   }
 }
 
-static void draw(zt_dtype t, void *y, draw_f f, draw_d d, double a, double b, const zt_rng_key *key, size_t count) {
+static void draw(zt_dtype t, void *y, draw_f f, draw_d d, double a, double b, const zt_rng_key *key, size_t first,
+                 size_t count) {
 #pragma omp parallel for schedule(static) if (zt_worth_threads(count))
   for (size_t i = 0; i < zt_n_parts(count, PHILOX_WORDS); i++) {
     size_t at = i * PHILOX_WORDS;
     uint32_t word[PHILOX_WORDS];
-    philox_group(word, key, key->first_sample, at / 4);
+    philox_group(word, key, key->first_sample, (first + at) / 4);
     draw_group(t, y, f, d, a, b, word, at, zt_smaller(PHILOX_WORDS, count - at));
   }
 }
 
 zt_status ZT_K(random_uniform)(zt_stream *s, zt_dtype t, void *y, double low, double high, const zt_rng_key *key,
-                               size_t count) {
+                               size_t first, size_t count) {
   (void)s;
-  draw(t, y, uniform_f, uniform_d, low, high, key, count);
+  draw(t, y, uniform_f, uniform_d, low, high, key, first, count);
   return ZT_OK;
 }
 
 zt_status ZT_K(random_normal)(zt_stream *s, zt_dtype t, void *y, double mean, double std, const zt_rng_key *key,
-                              size_t count) {
+                              size_t first, size_t count) {
   (void)s;
-  draw(t, y, normal_f, normal_d, mean, std, key, count);
+  draw(t, y, normal_f, normal_d, mean, std, key, first, count);
   return ZT_OK;
 }

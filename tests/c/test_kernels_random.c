@@ -68,7 +68,7 @@ static void uniform(void **state) {
     zt_rng_key key = any_key();
     double low = random_in(-3, 1), high = low + random_in(0.1, 2);
     buffer y = output(t, counts[i]);
-    expect_ok(k->table->random_uniform(&no_stream, t, y.data, low, high, &key, counts[i]));
+    expect_ok(k->table->random_uniform(&no_stream, t, y.data, low, high, &key, 0, counts[i]));
     for (size_t j = 0; j < counts[i]; j++) {
       uint32_t word = word_of(&key, key.first_sample, j);
       double u = t == ZT_F64 ? word * 0x1p-32 : (word >> 8) * 0x1p-24;
@@ -86,9 +86,9 @@ static void uniform_stays_below_its_end(void **state) {
   FOR_KERNELS(k) {
     zt_rng_key key = any_key();
     buffer y = output(ZT_F32, 10000);
-    expect_ok(k->table->random_uniform(&no_stream, ZT_F32, y.data, 0x1p24, 0x1p24 + 4, &key, y.count));
+    expect_ok(k->table->random_uniform(&no_stream, ZT_F32, y.data, 0x1p24, 0x1p24 + 4, &key, 0, y.count));
     for (size_t j = 0; j < y.count; j++) assert_true(at(&y, j) >= 0x1p24 && at(&y, j) < 0x1p24 + 4);
-    expect_ok(k->table->random_uniform(&no_stream, ZT_F32, y.data, 1.5, 1.5, &key, y.count));
+    expect_ok(k->table->random_uniform(&no_stream, ZT_F32, y.data, 1.5, 1.5, &key, 0, y.count));
     for (size_t j = 0; j < y.count; j++) assert_true(at(&y, j) == 1.5);
     buffer_free(&y);
   }
@@ -107,7 +107,7 @@ static void normal(void **state) {
     zt_rng_key key = any_key();
     double mean = random_in(-1, 1), std = random_in(0.1, 2);
     buffer y = output(t, counts[i]);
-    expect_ok(k->table->random_normal(&no_stream, t, y.data, mean, std, &key, counts[i]));
+    expect_ok(k->table->random_normal(&no_stream, t, y.data, mean, std, &key, 0, counts[i]));
     for (size_t j = 0; j < counts[i]; j++) {
       double z = normal_of(&key, j), radius = hypot(normal_of(&key, j & ~(size_t)1), normal_of(&key, j | 1));
       expect_close(&y, j, mean + std * z, t == ZT_F32 || t == ZT_F64 ? 4 + 1 / radius : 0.01 + 0.001 / radius);
@@ -125,7 +125,7 @@ static void normal_has_its_moments(void **state) {
   FOR_KERNELS(k) {
     buffer y = output(ZT_F32, count);
     double m1 = 0, m2 = 0, m3 = 0, m4 = 0, pair = 0, n = (double)count;
-    expect_ok(k->table->random_normal(&no_stream, ZT_F32, y.data, 0, 1, &key, count));
+    expect_ok(k->table->random_normal(&no_stream, ZT_F32, y.data, 0, 1, &key, 0, count));
     for (size_t i = 0; i < count; i++) {
       double z = at(&y, i);
       m1 += z / n, m2 += z * z / n, m3 += z * z * z / n, m4 += z * z * z * z / n;
@@ -145,9 +145,9 @@ static void threads_change_no_draw(void **state) {
     zt_rng_key key = any_key();
     buffer one = output(ZT_F32, count), two = output(ZT_F32, count);
     omp_set_num_threads(1);
-    expect_ok(k->table->random_normal(&no_stream, ZT_F32, one.data, 0, 1, &key, count));
+    expect_ok(k->table->random_normal(&no_stream, ZT_F32, one.data, 0, 1, &key, 0, count));
     omp_set_num_threads(3);
-    expect_ok(k->table->random_normal(&no_stream, ZT_F32, two.data, 0, 1, &key, count));
+    expect_ok(k->table->random_normal(&no_stream, ZT_F32, two.data, 0, 1, &key, 0, count));
     omp_set_num_threads(threads);
     assert_memory_equal(one.data, two.data, one.nbytes);
     buffer_free(&one), buffer_free(&two);

@@ -168,7 +168,7 @@ static void a_gradient_is_final_after_its_last_use(void **state) {
   (void)state;
   zt_ctx *c = new_ctx();
   finals f = {0};
-  zt_ctx_set_on_final(c, note_final, &f);
+  zt_ctx_set_observer(c, (zt_observer){.final = note_final, .user = &f});
   zt_tensor *tied = scalar(c, 3, true), *x = scalar(c, 2, true), *y, *z;
   OK(zt_mul(c, &y, tied, x));
   OK(zt_mul(c, &z, y, tied)); /* tied^2 x */
@@ -268,14 +268,14 @@ static zt_status run_net(zt_ctx *c, net *n, int pattern) {
   zt_status st = ZT_OK;
   block blocks[N_BLOCKS];
   if (pattern == WHOLE) {
-    st = zt_checkpoint(c, (zt_segment){all_blocks, NULL, n}, &h, 1, &y, 1);
+    st = zt_checkpoint_segment(c, (zt_segment){all_blocks, NULL, n}, &h, 1, &y, 1);
     zt_tensor_release(h);
     if (st != ZT_OK) return st;
     h = y;
   }
   for (int i = 0; i < N_BLOCKS && pattern != WHOLE; i++) {
     blocks[i] = (block){n, i};
-    st = pattern >> i & 1 ? zt_checkpoint(c, (zt_segment){block_run, NULL, &blocks[i]}, &h, 1, &y, 1)
+    st = pattern >> i & 1 ? zt_checkpoint_segment(c, (zt_segment){block_run, NULL, &blocks[i]}, &h, 1, &y, 1)
                           : block_run(&blocks[i], c, &h, 1, &y, 1);
     zt_tensor_release(h);
     if (st != ZT_OK) return st;
@@ -301,7 +301,7 @@ static void checkpoints_change_no_bit(void **state) {
   read_grads(c, &n, plain);
   for (int pattern = 0; pattern <= WHOLE; pattern++) {
     memset(&n.finals, 0, sizeof n.finals);
-    zt_ctx_set_on_final(c, NULL, NULL);
+    zt_ctx_set_observer(c, (zt_observer){0});
     OK(run_net(c, &n, pattern));
     read_grads(c, &n, grads);
     if (memcmp(plain, grads, sizeof plain) != 0) fail_msg("pattern %d differs", pattern);
@@ -333,7 +333,7 @@ static void checkpoints_hold_their_leaves(void **state) {
   static float grads[N_GRADS];
   for (int pattern = 0; pattern <= WHOLE; pattern++) {
     memset(&n.finals, 0, sizeof n.finals);
-    zt_ctx_set_on_final(c, check_final, &n.finals);
+    zt_ctx_set_observer(c, (zt_observer){.final = check_final, .user = &n.finals});
     OK(run_net(c, &n, pattern));
     read_grads(c, &n, grads);
     int tied_at = -1, n_tied = 0;
