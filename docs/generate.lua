@@ -1,7 +1,7 @@
 -- generate.lua - writes docs/lua-api.md to standard output from the annotations in lua/ztrain, the ones that language
 -- servers read: lua5.4 docs/generate.lua > docs/lua-api.md. tests/lua/docs_spec.lua fails where the page is not up to
 -- date. A function is listed where a comment of three dashes stands before it (in meta/: always), unless that says
--- "internal".
+-- "internal", or the section's title does.
 
 local root = arg and arg[0] and arg[0]:match("^(.*)docs/") or ""
 local sources = { -- file, how a recipe calls its module; in the order of the page
@@ -85,11 +85,15 @@ end
 local function write_file(out, name, prefix)
   local file = io.open(root .. "lua/ztrain/" .. name .. ".lua")
   if not file then return end
-  local lines, comment, is_meta = {}, {}, name:match("^meta/") ~= nil
+  local lines, comment, is_meta, hidden = {}, {}, name:match("^meta/") ~= nil, false
   for line in file:lines() do lines[#lines + 1] = line end
   file:close()
   out[#out + 1] = ("\n## %s (lua/ztrain/%s.lua)\n\n%s\n"):format(prefix, name, head_of(lines))
   local function end_comment(line)
+    if hidden then
+      comment = {}
+      return
+    end
     local text, tags = parse_comment(comment)
     local is_class = tags[1] and table.concat(comment, "\n"):match("@class")
     local is_function = line:match("^function ") and not line:match("^function [%w_.]+[:.]_")
@@ -104,7 +108,8 @@ local function write_file(out, name, prefix)
     local section = line:match("^%-%-%-%-+%s+(.*)$")
     if section then
       end_comment("")
-      out[#out + 1] = ("\n### %s\n"):format(section)
+      hidden = section:match("%(internal[:;)]") ~= nil
+      if not hidden then out[#out + 1] = ("\n### %s\n"):format(section) end
     elseif line:match("^%-%-%-[^-]") then
       comment[#comment + 1] = line
     else

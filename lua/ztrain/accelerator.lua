@@ -4,6 +4,7 @@ local core = require "ztrain.core"
 local data = require "ztrain.data"
 local nn = require "ztrain.nn"
 local optim = require "ztrain.optim"
+local ranks = require "ztrain.ranks"
 local util = require "ztrain.util"
 
 ---@class Accelerator
@@ -30,8 +31,9 @@ local function new(opts)
     core.append_file(opts.project_dir .. "/metrics.jsonl", "")
   end
   return setmetatable({
-    project_dir = opts.project_dir, is_main_process = true, num_processes = 1, process_index = 0, device = "cpu",
-    step = 0, live_line = false, optimizers = {}, names = {}, started = core.time(),
+    project_dir = opts.project_dir, device = "cpu", is_main_process = core.rank() == 0,
+    num_processes = core.world_size(), process_index = core.rank(), step = 0, live_line = false, optimizers = {},
+    names = {}, started = core.time(),
   }, Accelerator)
 end
 
@@ -46,16 +48,17 @@ function Accelerator:prepare(...)
     elseif optim.is_optimizer(item) then
       self.optimizers[#self.optimizers + 1] = item
     elseif data.is_loader(item) then
+      item:shard(self.process_index, self.num_processes)
       self.loader = self.loader or item
     end
   end
   return ...
 end
 
----Optimizer steps that one epoch of a loader makes.
+---Optimizer steps that one epoch of a loader makes, prepared or not.
 ---@param loader Loader
 ---@return integer
-function Accelerator:num_steps(loader) return #loader end -- luacheck: ignore self
+function Accelerator:num_steps(loader) return loader:num_batches(self.num_processes) end
 
 local signal_names = {[2] = "SIGINT", [15] = "SIGTERM"}
 
@@ -124,28 +127,31 @@ function Accelerator:clip_grad_norm_(params, max_norm)
   return norm
 end
 
----The tensor of all processes, joined along dimension 1.
----@param tensor Tensor
----@return Tensor
-function Accelerator:gather(tensor) return tensor end -- luacheck: ignore self
+-- luacheck: push ignore self
 
----gather, without the samples that pad the last batch.
----@param tensor Tensor
----@return Tensor
-function Accelerator:gather_for_metrics(tensor) return tensor end -- luacheck: ignore self
+---The rows of all processes' tensors, joined along dimension 1 in the order of the processes, which may have different
+---numbers of rows. Takes a tensor, a number (one row), or a table of them, and gives the like. A collective, as the
+---next three: all processes call it.
+---@param value any
+---@return any
+function Accelerator:gather(value) return ranks.gather(value) end
 
----The sum (or mean) of all processes' tensors.
----@param tensor Tensor
+---gather, for what was computed from the batches of a prepared loader: each sample once, in the loader's order. (No
+---batch is filled up with samples, so that there are none to leave out.)
+---@param value any
+---@return any
+function Accelerator:gather_for_metrics(value) return ranks.gather(value) end
+
+---The sum (or mean) over all processes of a tensor or a number, or of each in a table.
+---@param value any
 ---@param reduction? "sum"|"mean" default sum
----@return Tensor
-function Accelerator:reduce(tensor, reduction) -- luacheck: ignore self
-  if reduction and reduction ~= "sum" and reduction ~= "mean" then
-    util.unknown("reduce", "reduction", reduction, {"sum", "mean"})
-  end
-  return tensor
-end
+---@return any
+function Accelerator:reduce(value, reduction) return ranks.reduce(value, reduction or "sum") end
 
-function Accelerator:wait_for_everyone() end -- luacheck: ignore self
+---Returns when all processes have called it.
+function Accelerator:wait_for_everyone() core.barrier("wait_for_everyone") end
+
+-- luacheck: pop
 
 ---print, on the main process only.
 function Accelerator:print(...)

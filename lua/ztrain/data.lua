@@ -237,29 +237,47 @@ end
 
 ------------------------------------------------------------------------------ loader
 
+-- An epoch is a sequence of global batches, one for each step of all ranks together: the next batch_size x size samples
+-- of the (shuffled) order, of which rank r takes the r-th batch_size. So the order does not depend on the number of
+-- ranks, and a position in it means the same for any number. Where each rank has a dataset of its own (sharded), each
+-- goes through its own in the same steps, as many as the longest needs.
+
 ---@class Loader
 ---@field epoch integer the epoch that the next iter() goes through, from 1
 ---@field dataset table
----@field batch_size integer
----@field first_sample integer samples before the batch last given, over all epochs
----@field private position integer samples of this epoch already given
+---@field batch_size integer samples of one rank's batch
+---@field first_sample integer global number, over all epochs and from 0, of the first sample of the batch last given
+---@field rank integer whose part this loader gives, from 0
+---@field size integer number of ranks that share the samples
+---@field private position integer samples of this epoch already given to all ranks; by each rank, where sharded
 ---@field private resumed boolean whether iter() goes on from `position`
+---@field private shared boolean whether the ranks iterate together
+---@field private lengths integer[]? of the ranks' datasets, where each has its own
 local Loader = {}
 Loader.__index = Loader
-Loader.__len = function(self)
-  local n = #self.dataset / self.batch_size
-  return self.drop_last and math.floor(n) or math.ceil(n)
-end
+Loader.__len = function(self) return self:num_batches(self.size) end
 
 ---@class LoaderOptions
----@field batch_size? integer default 1
+---@field batch_size? integer of each rank; default 1
 ---@field shuffle? boolean
 ---@field seed? integer of the shuffle; by default zt.seed's
 ---@field collate? fun(samples: any[]): any by default data.collate
 ---@field drop_last? boolean leaves out a last batch that is not full
 ---@field pad_token_id? integer for data.collate
+---@field sharded? boolean each rank has its own dataset, and all make the loader; default: the samples are shared out
+
+-- A loader of datasets of the ranks' own is one of all ranks from the start.
+local function share(self)
+  self.lengths, self.rank, self.size, self.shared = {}, core.rank(), core.world_size(), true
+  for r, row in ipairs(core.gather_numbers({#self.dataset}, "sharded loader")) do
+    self.lengths[r] = row[1]
+    if row[1] == 0 then util.raise("data.loader: the dataset of rank %d has no samples", r - 1) end
+  end
+end
 
 ---Batches of a dataset. Each epoch has its own order where `shuffle` is set: it follows from seed and epoch alone.
+---acc:prepare(loader) shares the batches out between the ranks: each sample is given once an epoch, and a rank that has
+---none left gets an empty batch (the same keys, tensors of zero rows).
 ---@param dataset table #ds, ds[i], and fetch(rows) where it has one
 ---@param opts? LoaderOptions
 ---@return Loader
@@ -267,25 +285,83 @@ function M.loader(dataset, opts)
   check_dataset("data.loader", dataset)
   opts = util.options("data.loader", opts, {
     batch_size = 1, shuffle = false, seed = util.optional.number, collate = util.optional["function"],
-    drop_last = false, pad_token_id = 0,
+    drop_last = false, pad_token_id = 0, sharded = false,
   })
   util.check_number("data.loader", "batch_size", opts.batch_size, 1, nil, true)
   local self = setmetatable(opts, Loader)
   self.dataset, self.epoch, self.position, self.first_sample, self.resumed = dataset, 1, 0, 0, false
+  self.rank, self.size, self.shared = 0, 1, false
   self.seed = opts.seed or core.random_state({}).seed
+  if self.sharded then share(self) end
   if #self == 0 then
     util.raise("data.loader: %d samples give no batch of %d", #dataset, opts.batch_size)
   end
   return self
 end
 
--- The samples of the next batch (positions from 1), or nil at the end of the epoch.
+-- Where this rank's samples lie, for `size` ranks:
+--   stride  how far a global batch moves the position
+--   skip    where in a global batch this rank's samples begin
+--   longest samples of the longest dataset
+--   before, total  samples ahead of this rank's in the numbering of an epoch, and of all
+local function layout(self, size)
+  local n = #self.dataset
+  if not self.lengths then
+    local skip = self.rank * self.batch_size
+    return {stride = size * self.batch_size, skip = skip, longest = n, before = skip, total = n}
+  end
+  local longest, before, total = 0, 0, 0
+  for r, length in ipairs(self.lengths) do
+    longest, total = math.max(longest, length), total + length
+    if r <= self.rank then before = before + length end
+  end
+  return {stride = self.batch_size, skip = 0, longest = longest, before = before, total = total}
+end
+
+-- How many of `length` samples are given in an epoch that goes on from `position`.
+local function usable(self, length, stride)
+  if not self.drop_last then return length end
+  return self.position + math.max(0, length - self.position) // stride * stride
+end
+
+---Batches of an epoch for each of `size` ranks (internal: acc:num_steps).
+---@param size integer
+---@return integer
+function Loader:num_batches(size)
+  local at = layout(self, size)
+  local n = at.longest / at.stride
+  return self.drop_last and math.floor(n) or math.ceil(n)
+end
+
+---Makes this the loader of rank `rank` (from 0) of `size` (internal: acc:prepare).
+---@param rank integer
+---@param size integer
+function Loader:shard(rank, size)
+  self.rank, self.size, self.shared = rank, size, true
+  if #self == 0 then
+    util.raise("the loader's %d samples give no batch of %d for each of %d ranks", #self.dataset, self.batch_size, size)
+  end
+end
+
+---Whether the batch last given is the epoch's last.
+---@return boolean
+function Loader:is_last()
+  local at = layout(self, self.size)
+  return self.position > 0 and self.position >= usable(self, at.longest, at.stride)
+end
+
+-- The samples of this rank's part of the next global batch (positions from 1), which may be none; or nil at the end of
+-- the epoch. Moves on.
 local function next_rows(self)
-  local count = #self.dataset
-  local last = math.min(self.position + self.batch_size, count)
-  if self.position >= count or (self.drop_last and last - self.position < self.batch_size) then return nil end
+  local at, count = layout(self, self.size), #self.dataset
+  local stop = usable(self, at.longest, at.stride)
+  if self.position >= stop then return nil end
+  local first = self.position + at.skip
+  local last = math.min(first + self.batch_size, usable(self, count, at.stride))
+  self.first_sample = (self.epoch - 1) * at.total + self.position + at.before
+  self.position = math.min(self.position + at.stride, stop)
   local rows = {}
-  for i = self.position + 1, last do
+  for i = first + 1, last do
     rows[#rows + 1] = self.shuffle and core.order_at(self.seed, self.epoch, count, i) or i
   end
   return rows
@@ -300,35 +376,83 @@ local function make_batch(self, rows)
   return M.collate(samples, self.pad_token_id)
 end
 
+-- A batch without its rows: tensors keep dtype and other dimensions, lists are empty.
+local function emptied(value)
+  if util.is_tensor(value) then return value:dim() > 0 and value:narrow(1, 1, 0) or value end
+  if type(value) ~= "table" then return value end
+  local empty = {}
+  if value[1] ~= nil then return empty end
+  for key, item in pairs(value) do empty[key] = emptied(item) end
+  return empty
+end
+
+-- What is the same in all ranks' loaders.
+local common = {"batch_size", "drop_last", "shuffle", "seed", "epoch", "position"}
+
+local function check_common(all)
+  for i, name in ipairs(common) do
+    for r = 2, #all do
+      if all[r][i] ~= all[1][i] then
+        util.raise("the ranks' loaders differ: %s is %s on rank 0 and %s on rank %d", name, all[1][i], all[r][i], r - 1)
+      end
+    end
+  end
+end
+
+-- Before an epoch the ranks make sure that they go through the same one: a collective.
+local function agree(self)
+  local mine, lengths, differ = {}, {}, false
+  for i, name in ipairs(common) do
+    mine[i] = self[name]
+    if type(mine[i]) == "boolean" then mine[i] = mine[i] and 1 or 0 end
+  end
+  mine[#mine + 1] = #self.dataset
+  local all = core.gather_numbers(mine, "loader")
+  check_common(all)
+  for r, row in ipairs(all) do
+    lengths[r] = row[#row]
+    differ = differ or lengths[r] ~= lengths[1]
+  end
+  if self.lengths then
+    self.lengths = lengths
+  elseif differ then
+    util.raise("the ranks' datasets have %s samples; where each rank has its own, sharded = true says so",
+      table.concat(lengths, ", "))
+  end
+end
+
 ---Iterates over the batches of epoch `loader.epoch`, which goes up by one when the last has been given. After
 ---load_state_dict the first epoch goes on where it was left; else each iter() starts at the epoch's first batch.
+---Once prepared, all ranks call it.
 ---@return fun(): any
 function Loader:iter()
   if not self.resumed then self.position = 0 end
   self.resumed = false
+  if self.shared then agree(self) end
   return function()
     local rows = next_rows(self)
     if not rows then
       self.epoch, self.position = self.epoch + 1, 0
       return nil
     end
-    self.first_sample = (self.epoch - 1) * #self.dataset + self.position
-    self.position = self.position + #rows
+    if #rows == 0 then return emptied(make_batch(self, {1})) end
     return make_batch(self, rows)
   end
 end
 
----Where the loader is: enough to go on with the next batch.
----@return {epoch: integer, position: integer, seed: integer, count: integer}
+---Where the loader is: enough to go on with the samples not yet given, with any batch size and number of ranks.
+---@return {epoch: integer, position: integer, seed: integer, count: integer, lengths: integer[]?}
 function Loader:state_dict()
-  return {epoch = self.epoch, position = self.position, seed = self.seed, count = #self.dataset}
+  return {epoch = self.epoch, position = self.position, seed = self.seed, count = layout(self, self.size).total,
+    lengths = self.lengths}
 end
 
----@param state {epoch: integer, position: integer, seed: integer, count: integer}
+---@param state {epoch: integer, position: integer, seed: integer, count: integer, lengths: integer[]?}
 function Loader:load_state_dict(state)
-  if state.count ~= #self.dataset then
-    util.raise("the state is that of a dataset of %d samples, not %d", state.count, #self.dataset)
-  end
+  local function samples(lengths, count) return lengths and table.concat(lengths, " + ") or tostring(count) end
+  local here = self:state_dict()
+  local saved, ours = samples(state.lengths, state.count), samples(here.lengths, here.count)
+  if saved ~= ours then util.raise("the state is that of a dataset of %s samples, not %s", saved, ours) end
   self.epoch, self.position, self.seed, self.resumed = state.epoch, state.position, state.seed, true
 end
 

@@ -1,6 +1,7 @@
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
 local support = require "support"
 local zt = require "ztrain"
+local core = require "ztrain.core"
 
 local function numbers(n)
   local list = {}
@@ -92,6 +93,194 @@ describe("loader", function()
     assert.match("0 samples give no batch", support.message(zt.data.loader, {}, {}))
     assert.match("unknown option 'batchsize'; did you mean 'batch_size'%?",
       support.message(zt.data.loader, numbers(3), {batchsize = 2}))
+  end)
+end)
+
+-- The batches of an epoch of `size` ranks: batches[rank + 1][k] is a list of samples. Loaders of one process, as
+-- acc:prepare would make them. `lengths`: each rank has numbers of its own, r * 1000 + 1 and so on.
+local function world(size, opts, lengths)
+  local loaders = {}
+  core.gather_numbers = function(mine)
+    local all = {}
+    for r = 1, size do
+      all[r] = table.move(mine, 1, #mine, 1, {})
+      if lengths then all[r][#mine] = lengths[r] end
+    end
+    return all
+  end
+  for r = 1, size do
+    local set = numbers(lengths and lengths[r] or opts.n)
+    for _, sample in ipairs(set) do sample.x = sample.x + (lengths and r * 1000 or 0) end
+    loaders[r] = zt.data.loader(set, {batch_size = opts.batch_size, shuffle = opts.shuffle, seed = 11,
+      drop_last = opts.drop_last, sharded = lengths ~= nil})
+    loaders[r]:shard(r - 1, size)
+  end
+  return loaders
+end
+
+local function run_epoch(loaders, limit)
+  local batches = {}
+  for r, loader in ipairs(loaders) do
+    batches[r] = {}
+    for batch in loader:iter() do
+      local rows = batch.x:totable()
+      table.insert(batches[r], {rows = rows, first = loader.first_sample, last = loader:is_last()})
+      if #batches[r] == limit then break end
+    end
+  end
+  return batches
+end
+
+-- All samples in the order of global batches.
+local function joined(batches)
+  local list = {}
+  for k = 1, #batches[1] do
+    for r = 1, #batches do table.move(batches[r][k].rows, 1, #batches[r][k].rows, #list + 1, list) end
+  end
+  return list
+end
+
+describe("loaders of ranks", function()
+  local n, gather_numbers = 23, core.gather_numbers
+  after_each(function() core.gather_numbers = gather_numbers end)
+
+  it("give each sample once, in an order that does not depend on their number", function()
+    for _, shuffle in ipairs {false, true} do
+      local order = epoch(zt.data.loader(numbers(n), {batch_size = 4, shuffle = shuffle, seed = 11}))
+      for size = 1, 5 do
+        for _, batch_size in ipairs {1, 3, 4, 30} do
+          local loaders = world(size, {n = n, batch_size = batch_size, shuffle = shuffle})
+          local batches = run_epoch(loaders)
+          assert.same(order, joined(batches))
+          for r, loader in ipairs(loaders) do
+            assert.equal(math.ceil(n / (size * batch_size)), #loader)
+            assert.equal(#loader, #batches[r])
+            for k, batch in ipairs(batches[r]) do
+              assert.equal(k == #loader, batch.last)
+              assert.equal((k - 1) * size * batch_size + (r - 1) * batch_size, batch.first)
+            end
+          end
+        end
+      end
+    end
+  end)
+
+  it("number samples over epochs", function()
+    local loaders = world(2, {n = n, batch_size = 4})
+    run_epoch(loaders)
+    local batches = run_epoch(loaders)
+    assert.same({23, 27}, {batches[1][1].first, batches[2][1].first})
+    assert.same({3, 3}, {loaders[1].epoch, loaders[2].epoch})
+  end)
+
+  it("leave out what is not full with drop_last", function()
+    for size = 1, 5 do
+      local batches = run_epoch(world(size, {n = n, batch_size = 3, drop_last = true}))
+      local whole = n // (3 * size)
+      for r = 1, size do
+        assert.equal(whole, #batches[r])
+        for k, batch in ipairs(batches[r]) do assert.same({3, k == whole}, {#batch.rows, batch.last}) end
+      end
+      assert.equal(whole * 3 * size, #joined(batches))
+    end
+    assert.match("23 samples give no batch of 12 for each of 2 ranks", support.message(function()
+      world(2, {n = n, batch_size = 12, drop_last = true})
+    end))
+  end)
+
+  it("go on from a state of any number of ranks and batch size", function()
+    local whole = joined(run_epoch(world(1, {n = n, batch_size = 1, shuffle = true})))
+    for before = 1, 4 do
+      for after = 1, 4 do
+        local first = world(before, {n = n, batch_size = 2, shuffle = true})
+        local seen = joined(run_epoch(first, 2))
+        local second = world(after, {n = n, batch_size = 3, shuffle = true})
+        for _, loader in ipairs(second) do loader:load_state_dict(first[1]:state_dict()) end
+        local rest = run_epoch(second)
+        for r = 1, after do
+          for k, batch in ipairs(rest[r]) do assert.equal(k == #rest[r], batch.last) end
+        end
+        assert.same(whole, table.move(joined(rest), 1, n - #seen, #seen + 1, seen))
+        assert.equal(2, second[1].epoch)
+      end
+    end
+  end)
+
+  it("cut the rest of an epoch into whole batches with drop_last", function()
+    local loaders = world(2, {n = n, batch_size = 3, drop_last = true})
+    for _, loader in ipairs(loaders) do loader:load_state_dict {epoch = 1, position = 4, seed = 11, count = n} end
+    local rest = joined(run_epoch(loaders))
+    assert.same({5, 22, 18}, {rest[1], rest[#rest], #rest})
+  end)
+
+  it("go through data of their own to the end of the longest", function()
+    local lengths = {4, 9, 1}
+    local loaders = world(3, {batch_size = 2}, lengths)
+    local batches = run_epoch(loaders)
+    for r, length in ipairs(lengths) do
+      assert.equal(5, #loaders[r])
+      assert.equal(5, #batches[r])
+      local own = {}
+      for k, batch in ipairs(batches[r]) do
+        table.move(batch.rows, 1, #batch.rows, #own + 1, own)
+        assert.equal(k == 5, batch.last)
+      end
+      assert.equal(length, #own)
+      for i, x in ipairs(own) do assert.equal(r * 1000 + i, x) end
+    end
+    assert.same({0, 4, 13}, {batches[1][1].first, batches[2][1].first, batches[3][1].first})
+    assert.same({15, 6}, {batches[3][2].first, batches[2][2].first})
+    local state = loaders[1]:state_dict()
+    assert.same({14, lengths}, {state.count, state.lengths})
+    loaders[2]:load_state_dict(state)
+    state.lengths = {5, 8, 1}
+    assert.match("a dataset of 5 %+ 8 %+ 1 samples, not 4 %+ 9 %+ 1",
+      support.message(loaders[2].load_state_dict, loaders[2], state))
+    assert.equal(4, #run_epoch(world(3, {batch_size = 2, drop_last = true}, lengths))[1])
+  end)
+
+  it("give a rank that has none left a batch without rows", function()
+    local set = {}
+    for i = 1, 3 do
+      set[i] = {input_ids = {i, i, i}, x = zt.ones(2, 2):to("bfloat16"), name = "sample " .. i, one = zt.ones(1)}
+    end
+    local loader = zt.data.loader(set, {batch_size = 2})
+    loader:shard(3, 4)
+    local batch = loader:iter()()
+    assert.same({0, 3}, {batch.input_ids:size()})
+    assert.same({0, 3}, {batch.attention_mask:size()})
+    assert.same({0, 2, 2}, {batch.x:size()})
+    assert.same({"int64", "bfloat16"}, {batch.input_ids:dtype(), batch.x:dtype()})
+    assert.same({}, batch.name)
+    assert.same({}, batch.one:totable())
+
+    loader = zt.data.loader(set, {collate = function(samples)
+      return {inner = {y = core.zeros(#samples, 5), more = samples}, scale = 2}
+    end})
+    loader:shard(3, 4)
+    batch = loader:iter()()
+    assert.same({0, 5}, {batch.inner.y:size()})
+    assert.same({{}, 2}, {batch.inner.more, batch.scale})
+  end)
+
+  it("say where they differ", function()
+    local loader, other = zt.data.loader(numbers(5), {seed = 1}), nil
+    loader:shard(0, 2)
+    core.gather_numbers = function(mine) return {mine, other(table.move(mine, 1, #mine, 1, {}))} end
+    other = function(theirs)
+      theirs[4] = 2
+      return theirs
+    end
+    assert.match("loaders differ: seed is 1 on rank 0 and 2 on rank 1", support.message(loader.iter, loader))
+    other = function(theirs)
+      theirs[#theirs] = 6
+      return theirs
+    end
+    assert.match("datasets have 5, 6 samples; where each rank has its own, sharded = true says so",
+      support.message(loader.iter, loader))
+    other = function() return {0} end
+    assert.match("dataset of rank 1 has no samples",
+      support.message(zt.data.loader, numbers(2), {sharded = true}))
   end)
 end)
 

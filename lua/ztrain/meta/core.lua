@@ -210,6 +210,36 @@ function Optim:zero_grad() end
 function Optim:state(index) end
 function Optim:set_state(index, steps, m, v) end
 
+------------------------------------------------------------------------------- ranks (internal; bindings/lua_comm.c)
+---from 0 @return integer
+function core.rank() end
+---@return integer
+function core.world_size() end
+---among the ranks of this machine, from 0 @return integer
+function core.local_rank() end
+---what carries the data: "self", "shm", "mpi" @return string
+function core.plane() end
+---collectives so far, and a hash of their sequence (tests, reports)
+---@return {n_all_gather: integer, n_all_to_all: integer, n_broadcast: integer, n_barrier: integer, nbytes_sent: integer, hash: string, waited: number}
+function core.comm_stats() end
+-- The rest are collectives: all ranks call them, in the same order. `what` says in messages what one is for. Results are
+-- new tensors without history.
+---returns when all have called it @param what? string
+function core.barrier(what) end
+---All ranks' rows, joined along dimension 1. Ranks may have different numbers of rows; all else, and the dtype, which may
+---be any, have to be alike. A scalar counts as one row. @param t Tensor @param what? string @return Tensor
+function core.all_gather_tensor(t, what) end
+---of floats or int64, of one shape and dtype @param t Tensor @param reduction "sum"|"mean" @param what? string @return Tensor
+function core.all_reduce_tensor(t, reduction, what) end
+---root's tensor; the others' is not looked at @param t Tensor? @param root integer from 0 @param what? string @return Tensor
+function core.broadcast_tensor(t, root, what) end
+---exact; every rank gives as many @param list number[] @param what? string @return number[][] by rank, from 1
+function core.gather_numbers(list, what) end
+---root's text; the others' is not looked at @param text string? @param root integer from 0 @param what? string @return string
+function core.broadcast_string(text, root, what) end
+---all ranks' texts @param text string @param what? string @return string[] by rank, from 1
+function core.gather_strings(text, what) end
+
 ------------------------------------------------------------------------------- files (bindings/lua_io.c)
 ---@param names? string[] only these @return table<string, Tensor>, string[] order, table<string, string>? metadata
 function core.safetensors_load(path, names) end
