@@ -139,6 +139,11 @@ static int e_zero(lua_State *L) {
   return 0;
 }
 
+static int e_close(lua_State *L) {
+  release(zt_check_object(L, 1, class_name));
+  return 0;
+}
+
 static int e_hash(lua_State *L) {
   uint64_t hash;
   char text[17];
@@ -239,7 +244,8 @@ static const luaL_Reg engine_methods[] = {
     {"add", e_add},       {"build", e_build},   {"micro_step", e_micro_step}, {"micro_end", e_micro_end},
     {"flag", e_flag},     {"finish", e_finish}, {"closing", e_closing},       {"step", e_step},
     {"zero", e_zero},     {"hash", e_hash},     {"stats", e_stats},           {"save", e_save},
-    {"load", e_load},     {"steps", e_steps},   {"set_steps", e_set_steps},   {NULL, NULL},
+    {"load", e_load},     {"steps", e_steps},   {"set_steps", e_set_steps},   {"close", e_close},
+    {NULL, NULL},
 };
 
 static void open(lua_State *L) {
@@ -247,5 +253,19 @@ static void open(lua_State *L) {
   zt_new_class(L, checkpoint_class, (const luaL_Reg[]){{NULL, NULL}}, release_checkpoint);
 }
 
-static const luaL_Reg functions[] = {{"engine", l_engine}, {NULL, NULL}};
+static int l_is_prepared(lua_State *L) {
+  lua_pushboolean(L, zt_engine_of(zt_check_tensor(L, 1)) != NULL);
+  return 1;
+}
+
+/* Brings a tensor's bytes, as reading it would: for ranks that have nothing to do with what they are. */
+static int l_touch(lua_State *L) {
+  zt_tensor *t = zt_check_tensor(L, 1);
+  zt_lua_try(L, zt_storage_pin(t->storage));
+  zt_storage_unpin(t->storage);
+  return 0;
+}
+
+static const luaL_Reg functions[] = {
+    {"engine", l_engine}, {"is_prepared", l_is_prepared}, {"touch", l_touch}, {NULL, NULL}};
 const zt_lua_subject zt_lua_engine = {functions, NULL, open};

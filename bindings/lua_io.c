@@ -3,22 +3,40 @@
 #include <string.h>
 
 #include "bindings/lua_subjects.h"
+#include "core/base/mem.h"
+#include "core/tensor/late.h"
 
 _Static_assert(ZT_SAFETENSORS_MAX_DIM <= ZT_MAX_DIM, "whatever a file holds is a tensor");
 
 static const char file_class[] = "ztrain.safetensors";
 
+/* A file that is open for the function that reads it, and for tensors that will be read later. */
+typedef struct shared_file {
+  int refs;
+  zt_safetensors *st;
+} shared_file;
+
+static void drop_file(void *user) {
+  shared_file *f = user;
+  if (--f->refs) return;
+  zt_safetensors_close(f->st);
+  zt_free(f);
+}
+
 static void release_file(void *object) {
-  zt_safetensors **st = object;
-  zt_safetensors_close(*st);
-  *st = NULL;
+  shared_file **f = object;
+  if (*f) drop_file(*f);
+  *f = NULL;
 }
 
 /* Opens a file and pushes what keeps it open. */
-static zt_safetensors **open_file(lua_State *L, const char *path) {
-  zt_safetensors **st = zt_new_object(L, file_class, sizeof *st);
-  zt_lua_try(L, zt_safetensors_open(path, st));
-  return st;
+static shared_file **open_file(lua_State *L, const char *path) {
+  shared_file **f = zt_new_object(L, file_class, sizeof *f);
+  *f = zt_calloc(1, sizeof **f);
+  if (!*f) zt_lua_fail(L, ZT_NOMEM);
+  (*f)->refs = 1;
+  zt_lua_try(L, zt_safetensors_open(path, &(*f)->st));
+  return f;
 }
 
 /* --- lists of names: Lua tables */
@@ -127,7 +145,8 @@ static bool is_wanted(lua_State *L, int wanted, const char *name) {
 static int l_safetensors_load(lua_State *L) {
   const char *path = zt_arg_string(L, 1, NULL);
   bool all = lua_isnoneornil(L, 2);
-  zt_safetensors **file = open_file(L, path), *st = *file;
+  shared_file **file = open_file(L, path);
+  const zt_safetensors *st = (*file)->st;
   if (!all) push_wanted(L, 2, path, st);
   int wanted = all ? 0 : lua_gettop(L);
   lua_newtable(L);
@@ -293,7 +312,13 @@ static zt_status cast_piece(zt_ctx *c, zt_tensor *piece, const zt_safetensors_en
   return st;
 }
 
-static zt_status fill(zt_ctx *c, zt_tensor *t, const zt_safetensors_entry *e) {
+/* What has no bytes yet gets them when it is read. */
+static zt_status fill(zt_ctx *c, zt_tensor *t, const zt_safetensors_entry *e, shared_file *file) {
+  if (zt_tensor_is_late(t)) {
+    file->refs++;
+    zt_late_set(t, &(zt_start){.kind = ZT_START_BYTES, .bytes = e->data, .dtype = e->dtype, .release = drop_file, .user = file});
+    return ZT_OK;
+  }
   if (e->dtype == t->dtype) return zt_tensor_write(c, t, e->data);
   for (int64_t done = 0, count = zt_tensor_count(t); done < count;) {
     zt_tensor *piece;
@@ -315,17 +340,18 @@ static int l_safetensors_load_into(lua_State *L) {
   lua_settop(L, 3);
   int has_rename = lua_istable(L, 3) && lua_getfield(L, 3, "rename") != LUA_TNIL;
   lua_settop(L, has_rename ? 4 : 3);
-  zt_safetensors **file = open_file(L, path);
-  match *matches = zt_new_buffer(L, zt_safetensors_count(*file) * sizeof *matches);
+  shared_file **file = open_file(L, path);
+  match *matches = zt_new_buffer(L, zt_safetensors_count((*file)->st) * sizeof *matches);
   int top = lua_gettop(L);
   load l = {path, 2, has_rename ? 4 : 0, top + 1, top + 2, top + 3, top + 4, top + 5};
   for (int i = 0; i < 5; i++) lua_newtable(L);
-  size_t n = match_all(L, &l, *file, matches);
+  size_t n = match_all(L, &l, (*file)->st, matches);
   find_missing(L, &l);
   check_load(L, &l, strict);
   zt_ctx *c = zt_lua_ctx(L);
   for (size_t i = 0; i < n; i++)
-    zt_lua_try(L, zt_wrap(fill(c, matches[i].tensor, matches[i].entry), "%s: %s", path, matches[i].entry->name));
+    zt_lua_try(L,
+               zt_wrap(fill(c, matches[i].tensor, matches[i].entry, *file), "%s: %s", path, matches[i].entry->name));
   release_file(file);
   lua_pushvalue(L, l.missing);
   lua_pushvalue(L, l.unexpected);

@@ -60,6 +60,11 @@ void zt_signals_restore(void) {
 
 int zt_signals_stop(void) { return asked; }
 
+void zt_signals_note(int number) {
+  if (!asked) asked = number;
+  raised = 1; /* whoever notes it ends the script himself */
+}
+
 void zt_signals_watch(lua_State *L) { atomic_store(&running, L); }
 
 void zt_signals_check(lua_State *L) {

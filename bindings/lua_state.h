@@ -106,6 +106,7 @@ zt_status zt_signals_install(void);
 void zt_signals_restore(void);               /* the handlers from before; forgets what was asked */
 void zt_signals_watch(lua_State *L);         /* the interpreter to interrupt; NULL: none */
 int zt_signals_stop(void);                   /* the signal that asked, or 0 */
+void zt_signals_note(int number);            /* as if it had asked: another rank got it */
 int zt_signals_defer(lua_State *L, bool on); /* on: it only asks. Off: raises where one has asked already */
 void zt_signals_check(lua_State *L);         /* raises, once, where one has asked and is not deferred */
 

@@ -1,6 +1,7 @@
 /* lua_system.c - the context and the machine from Lua: random state, memory, time, signals, terminals, files, and what
 ** tests need to break things on purpose. */
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -100,6 +101,13 @@ static int l_stop_signal(lua_State *L) {
   return 1;
 }
 
+static int l_note_stop(lua_State *L) {
+  lua_Integer signal = zt_arg_integer(L, 1);
+  if (signal != SIGINT && signal != SIGTERM) return zt_arg_error(L, 1, "SIGINT or SIGTERM is expected");
+  zt_signals_note((int)signal);
+  return 0;
+}
+
 static int l_is_terminal(lua_State *L) {
   static const char *const names[] = {"stdin", "stdout", "stderr", NULL};
   int fd = zt_arg_choice(L, 1, "file", names);
@@ -182,6 +190,7 @@ static const luaL_Reg functions[] = {
     {"peak_rss", l_peak_rss},
     {"time", l_time},
     {"stop_signal", l_stop_signal},
+    {"note_stop", l_note_stop},
     {"is_terminal", l_is_terminal},
     {"mkdirs", l_mkdirs},
     {"write_file", l_write_file},

@@ -7,6 +7,7 @@
 
 #include "bindings/lua_state.h"
 #include "bindings/lua_subjects.h"
+#include "core/tensor/late.h"
 
 /* --- elements in host memory */
 
@@ -211,6 +212,23 @@ static int new_filled(lua_State *L, double value) {
 
 static int l_zeros(lua_State *L) { return new_filled(L, 0); }
 static int l_ones(lua_State *L) { return new_filled(L, 1); }
+
+/* (sizes...[, opts]): zeros that come into being when they are read; wants a gradient */
+static int l_parameter(lua_State *L) {
+  int ndim;
+  int64_t shape[ZT_MAX_DIM];
+  int next = zt_arg_sizes(L, 1, &ndim, shape);
+  zt_dtype dtype = read_options(L, next, ZT_F32);
+  zt_ctx *c = zt_lua_ctx(L);
+  if (!zt_dtype_is_float(dtype)) return zt_lua_raise(L, "parameter: a %s tensor has no gradient", zt_dtype_name(dtype));
+  zt_tensor **t = zt_new_tensor(L);
+  zt_mem_kind was = zt_ctx_set_mem_kind(c, ZT_MEM_PARAMETER);
+  zt_status st = zt_tensor_new_late(c, t, dtype, ndim, shape);
+  zt_ctx_set_mem_kind(c, was);
+  zt_lua_try(L, st);
+  (*t)->requires_grad = true;
+  return 1;
+}
 
 static int l_full(lua_State *L) {
   double value = zt_arg_number(L, 2);
@@ -590,7 +608,7 @@ static void open(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"tensor", l_tensor}, {"zeros", l_zeros},           {"ones", l_ones}, {"full", l_full}, {"randn", l_randn},
+    {"tensor", l_tensor}, {"zeros", l_zeros},           {"ones", l_ones}, {"full", l_full}, {"randn", l_randn}, {"parameter", l_parameter},
     {"arange", l_arange}, {"from_bytes", l_from_bytes}, {NULL, NULL},
 };
 static const luaL_Reg methods[] = {

@@ -14,6 +14,8 @@ local args = zt.args({
   {"num_train_epochs", 1},
   {"max_train_steps", nil, "instead of num_train_epochs", type = "integer"},
   {"gradient_checkpointing", false, "less memory for more time"},
+  {"checkpointing_steps", nil, "a checkpoint every so many steps, or each 'epoch'"},
+  {"resume_from_checkpoint", nil, "a checkpoint to go on from; 'latest': the newest in output_dir"},
   {"output_dir", "out/gpt_xl_stage3"},
 }, {about = "Trains a GPT-2 on text.", presets = {
   tiny = {n_layer = 3, n_embd = 192, n_head = 6, vocab_size = 2048, block_size = 128,
@@ -63,6 +65,12 @@ local sched = zt.schedule.get(args.lr_scheduler_type, opt,
   {num_warmup_steps = args.num_warmup_steps, num_training_steps = steps})
 model, opt, train, valid, sched = acc:prepare(model, opt, train, valid, sched)
 
+if args.resume_from_checkpoint then acc:load_state(args.resume_from_checkpoint) end
+local checkpointing_steps = math.tointeger(tonumber(args.checkpointing_steps))
+if args.checkpointing_steps and args.checkpointing_steps ~= "epoch" and not checkpointing_steps then
+  error("--checkpointing_steps wants a number or 'epoch', not '" .. args.checkpointing_steps .. "'", 0)
+end
+
 local function evaluate()
   local loss, count = 0, 0
   model:eval()
@@ -73,7 +81,8 @@ local function evaluate()
     end)
   end
   model:train()
-  return loss / count
+  local sums = acc:reduce {loss, count}
+  return sums[1] / sums[2]
 end
 
 local unigram = zt.data.unigram_loss(valid_set, train_set, tokenizer.vocab_size)
@@ -91,19 +100,21 @@ while acc.step < steps do
       progress:update {epoch = epoch, loss = out.loss:item(), tokens = out.count, lr = opt.groups[1].lr}
       opt:step(); sched:step(); opt:zero_grad()
     end)
-    if acc.step >= steps then break end
+    if acc.sync_gradients and checkpointing_steps and acc.step % checkpointing_steps == 0 then acc:save_state() end
+    if acc.sync_gradients and acc.step >= steps then break end
   end
+  if args.checkpointing_steps == "epoch" then acc:save_state(args.output_dir .. "/epoch_" .. epoch) end
   local loss = evaluate()
   local results = {epoch = epoch, eval_loss = loss, perplexity = math.exp(loss), unigram_perplexity = math.exp(unigram)}
   progress:print(("epoch %d: loss %.4f, perplexity %.2f on held-out text; a unigram model's is %.2f"):format(
     epoch, loss, results.perplexity, results.unigram_perplexity))
   acc:log(results)
   results.step, results.seconds = acc.step, zt.time() - started
-  zt.json.save(args.output_dir .. "/all_results.json", results)
+  if acc.is_main_process then zt.json.save(args.output_dir .. "/all_results.json", results) end
 end
 
 acc:save_model(model, args.output_dir)
-tokenizer:save_pretrained(args.output_dir)
+if acc.is_main_process then tokenizer:save_pretrained(args.output_dir) end
 local prompt = valid_set[1].input_ids:narrow(1, 1, math.min(8, args.block_size - 1))
 local length = math.min(prompt:size(1) + 60, model.config.n_positions)
 acc:print(tokenizer:decode(model:generate(prompt, {max_length = length, do_sample = true})[1]))

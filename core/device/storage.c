@@ -2,20 +2,23 @@
 
 #include "core/base/mem.h"
 
-zt_status zt_storage_new(zt_pool *pool, size_t nbytes, zt_mem_kind kind, zt_storage **out) {
+zt_status zt_storage_new_empty(zt_pool *pool, size_t nbytes, zt_storage **out) {
   *out = zt_calloc(1, sizeof **out);
   ZT_CHECK_ALLOC(*out);
-  zt_status st = zt_pool_alloc(pool, nbytes, kind, &(*out)->block);
+  (*out)->refs = 1;
+  (*out)->pool = pool;
+  (*out)->nbytes = nbytes;
+  return ZT_OK;
+}
+
+zt_status zt_storage_new(zt_pool *pool, size_t nbytes, zt_mem_kind kind, zt_storage **out) {
+  ZT_TRY(zt_storage_new_empty(pool, nbytes, out));
+  zt_status st = zt_storage_return(*out, kind);
   if (st != ZT_OK) {
     zt_free(*out);
     *out = NULL;
-    return st;
   }
-  (*out)->refs = 1;
-  (*out)->pool = pool;
-  (*out)->data = zt_block_data((*out)->block);
-  (*out)->nbytes = nbytes;
-  return ZT_OK;
+  return st;
 }
 
 void zt_storage_leave(zt_storage *storage) {
@@ -36,6 +39,7 @@ zt_storage *zt_storage_retain(zt_storage *storage) {
 
 void zt_storage_release(zt_storage *storage) {
   if (!storage || --storage->refs) return;
+  if (storage->keeper && storage->keeper->release) storage->keeper->release(storage->keeper);
   if (storage->pool) zt_pool_release(storage->pool, storage->block);
   zt_free(storage);
 }

@@ -13,6 +13,7 @@ typedef struct zt_storage zt_storage;
 typedef struct zt_keeper {
   zt_status (*pin)(struct zt_keeper *keeper);
   void (*unpin)(struct zt_keeper *keeper);
+  void (*release)(struct zt_keeper *keeper); /* the storage is going; NULL ok */
 } zt_keeper;
 
 struct zt_storage {
@@ -25,7 +26,8 @@ struct zt_storage {
   zt_keeper *keeper; /* borrowed; NULL: the bytes are always there */
 };
 
-/* '*out' is owned by the caller (one reference). */
+/* '*out' is owned by the caller (one reference). Empty: its bytes are away. */
+ZT_API zt_status zt_storage_new_empty(zt_pool *pool, size_t nbytes, zt_storage **out);
 ZT_API zt_status zt_storage_new(zt_pool *pool, size_t nbytes, zt_mem_kind kind, zt_storage **out);
 ZT_API zt_storage *zt_storage_retain(zt_storage *storage);
 ZT_API void zt_storage_release(zt_storage *storage); /* NULL ok */

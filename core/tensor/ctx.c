@@ -53,7 +53,19 @@ zt_mem_kind zt_ctx_set_mem_kind(zt_ctx *c, zt_mem_kind kind) {
   return was;
 }
 
-void zt_ctx_set_observer(zt_ctx *c, zt_observer observer) { c->observer = observer; }
+void zt_ctx_add_observer(zt_ctx *c, zt_observer *observer) {
+  observer->next = c->observers;
+  c->observers = observer;
+}
+
+void zt_ctx_remove_observer(zt_ctx *c, zt_observer *observer) {
+  for (zt_observer **at = &c->observers; *at; at = &(*at)->next) {
+    if (*at != observer) continue;
+    *at = observer->next;
+    return;
+  }
+}
+
 size_t zt_tape_length(const zt_ctx *c) { return c->tape.length; }
 const zt_kernels *zt_k(zt_ctx *c) { return c->device->kernels; }
 zt_stream *zt_s(zt_ctx *c) { return c->device->stream; }

@@ -33,7 +33,7 @@ struct zt_ctx {
   bool grad_enabled;
   zt_tape tape;
   zt_watch *watch; /* innermost; NULL: nobody watches */
-  zt_observer observer;
+  zt_observer *observers;
   zt_queue *queue; /* owned; NULL until asked for */
 };
 

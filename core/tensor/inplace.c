@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/tensor/ctx.h"
+#include "core/tensor/late.h"
 
 static zt_status check_writable(const zt_ctx *c, const zt_tensor *t, const char *name) {
   if (t->node && c->grad_enabled)
@@ -58,6 +59,12 @@ static zt_status fill_through(zt_ctx *c, zt_tensor *t, filler fill, double a, do
   return st;
 }
 
+/* What has no bytes yet need not get them now. */
+static zt_status start(zt_tensor *t, zt_start rule) {
+  zt_late_set(t, &rule);
+  return ZT_OK;
+}
+
 static zt_status fill_value(zt_ctx *c, zt_tensor *t, double value, double unused) {
   (void)unused;
   return zt_k(c)->fill(zt_s(c), t->dtype, zt_tensor_data(t), value, (size_t)zt_tensor_count(t));
@@ -65,6 +72,7 @@ static zt_status fill_value(zt_ctx *c, zt_tensor *t, double value, double unused
 
 zt_status zt_fill_(zt_ctx *c, zt_tensor *t, double value) {
   ZT_TRY(check_writable(c, t, "fill_"));
+  if (zt_tensor_is_late(t)) return start(t, (zt_start){.kind = ZT_START_VALUE, .a = value});
   return fill_through(c, t, fill_value, value, 0);
 }
 
@@ -89,6 +97,8 @@ zt_status zt_normal_(zt_ctx *c, zt_tensor *t, double mean, double std) {
   ZT_TRY(zt_check_float(t, "normal_: the tensor"));
   ZT_TRY(check_writable(c, t, "normal_"));
   if (!(std >= 0)) return zt_fail(ZT_INVALID, "normal_: the standard deviation is %g, less than 0", std);
+  if (zt_tensor_is_late(t))
+    return start(t, (zt_start){.kind = ZT_START_NORMAL, .a = mean, .b = std, .key = weight_key(c)});
   return fill_through(c, t, fill_normal, mean, std);
 }
 
@@ -96,6 +106,8 @@ zt_status zt_uniform_(zt_ctx *c, zt_tensor *t, double low, double high) {
   ZT_TRY(zt_check_float(t, "uniform_: the tensor"));
   ZT_TRY(check_writable(c, t, "uniform_"));
   if (!(low <= high)) return zt_fail(ZT_INVALID, "uniform_: low %g is above high %g", low, high);
+  if (zt_tensor_is_late(t))
+    return start(t, (zt_start){.kind = ZT_START_UNIFORM, .a = low, .b = high, .key = weight_key(c)});
   return fill_through(c, t, fill_uniform, low, high);
 }
 

@@ -229,8 +229,9 @@ static zt_status deliver_to_leaf(zt_ctx *c, zt_tensor *leaf, zt_tensor *g) {
 
 /* One use of a leaf has delivered. */
 static zt_status use_done(zt_ctx *c, zt_tensor *leaf) {
-  if (--leaf->n_uses || !c->observer.final) return ZT_OK;
-  return c->observer.final(c->observer.user, c, leaf);
+  if (--leaf->n_uses) return ZT_OK;
+  for (const zt_observer *o = c->observers; o; o = o->next) ZT_TRY(o->final(o->user, c, leaf));
+  return ZT_OK;
 }
 
 /* ---- backward */
@@ -465,6 +466,19 @@ static zt_status seed_gradient(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, doub
   return zt_fill_(c, *out, seed);
 }
 
+static zt_status tell_begin(zt_ctx *c, zt_node *from) {
+  c->tape.backward_from = from;
+  for (const zt_observer *o = c->observers; o; o = o->next)
+    if (o->begin) ZT_TRY(o->begin(o->user, c));
+  return ZT_OK;
+}
+
+static zt_status tell_end(zt_ctx *c) {
+  for (const zt_observer *o = c->observers; o; o = o->next)
+    if (o->end) ZT_TRY(o->end(o->user, c));
+  return ZT_OK;
+}
+
 static zt_status backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) {
   zt_tensor *g;
   zt_status st = seed_gradient(c, loss, grad, seed, &g);
@@ -473,15 +487,15 @@ static zt_status backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double se
     return st;
   }
   if (!loss->node) {
-    c->tape.backward_from = NULL;
-    st = c->observer.begin ? c->observer.begin(c->observer.user, c) : ZT_OK;
-    if (st != ZT_OK) {
-      zt_tensor_release(g);
-      return st;
-    }
-    ZT_TRY(deliver_to_leaf(c, loss, g));
     loss->n_uses++;
-    return use_done(c, loss);
+    st = tell_begin(c, NULL);
+    if (st != ZT_OK)
+      zt_tensor_release(g);
+    else
+      st = deliver_to_leaf(c, loss, g);
+    if (st == ZT_OK) return use_done(c, loss);
+    loss->n_uses = 0;
+    return st;
   }
   zt_node *from = loss->node;
   st = reach(from, 0);
@@ -490,10 +504,7 @@ static zt_status backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double se
     st = accumulate(c, &from->gout[loss->node_out], g);
   else
     zt_tensor_release(g);
-  if (st == ZT_OK && c->observer.begin) {
-    c->tape.backward_from = from;
-    st = c->observer.begin(c->observer.user, c);
-  }
+  if (st == ZT_OK) st = tell_begin(c, from);
   if (st == ZT_OK) return sweep(c, from, 0);
   abandon(from, 0);
   return st;
@@ -525,7 +536,7 @@ zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed) 
     return zt_fail(ZT_STATE, "backward: nothing that %s was computed from requires a gradient", zt_shape_text(loss));
   c->tape.in_backward = true;
   zt_status st = backward(c, loss, grad, seed);
-  if (st == ZT_OK && c->observer.end) st = c->observer.end(c->observer.user, c);
+  if (st == ZT_OK) st = tell_end(c);
   c->tape.in_backward = false;
   return st;
 }

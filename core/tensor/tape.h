@@ -10,19 +10,21 @@
 
 /* Runs backward from a scalar 'loss' seeded with 'seed' (the loss scale, or 1), or from any tensor seeded with 'grad'
 ** (same shape; NULL where a scalar). Gradients are added to the leaves' 'grad'. Counts each leaf's uses first; when the
-** last has delivered, the leaf's gradient is final and the observer hears of it. A second backward
+** last has delivered, the leaf's gradient is final and observers hear of it. A second backward
 ** through the same nodes raises ZT_STATE. After a failure the tape from 'loss' is spent, too. Not from
 ** inside a backward (a segment's second run, an observer): ZT_STATE. */
 ZT_API zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double seed);
 
-/* Who follows backward; a failure ends it with that. All zero: nobody. */
+/* Who follows backward; a failure ends it with that. Owned by whoever adds it, in place until it is removed. */
 typedef struct zt_observer {
   zt_status (*begin)(void *user, zt_ctx *c);                  /* uses are counted, nothing has run; NULL ok */
   zt_status (*final)(void *user, zt_ctx *c, zt_tensor *leaf); /* this leaf's gradient is final */
   zt_status (*end)(void *user, zt_ctx *c);                    /* all that was reached has run; not after a failure; NULL ok */
   void *user;
+  struct zt_observer *next;
 } zt_observer;
-ZT_API void zt_ctx_set_observer(zt_ctx *c, zt_observer observer);
+ZT_API void zt_ctx_add_observer(zt_ctx *c, zt_observer *observer);
+ZT_API void zt_ctx_remove_observer(zt_ctx *c, zt_observer *observer); /* also where it was not added */
 
 /* For the observer's begin: the tensors whose bytes backward is going to read, in that order; a checkpointed segment's
 ** inputs as its second run reads them, then backward. */

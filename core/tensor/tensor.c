@@ -51,6 +51,16 @@ zt_status zt_tensor_new(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, co
   return st;
 }
 
+zt_status zt_tensor_empty(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape) {
+  ZT_TRY(zt_tensor_header(dtype, ndim, shape, out));
+  zt_status st = zt_storage_new_empty(c->pool, zt_tensor_nbytes(*out), &(*out)->storage);
+  if (st != ZT_OK) {
+    zt_tensor_release(*out);
+    *out = NULL;
+  }
+  return st;
+}
+
 zt_status zt_tensor_from(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape, const void *data) {
   ZT_TRY(zt_tensor_new(c, out, dtype, ndim, shape));
   zt_status st = zt_tensor_write(c, *out, data);

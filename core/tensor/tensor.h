@@ -60,6 +60,8 @@ ZT_API zt_mem_kind zt_ctx_set_mem_kind(zt_ctx *c, zt_mem_kind kind);
 /* --- making and releasing */
 ZT_API zt_status zt_tensor_new(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim,
                                const int64_t *shape); /* not filled */
+/* Its bytes are away: for whoever keeps them. */
+ZT_API zt_status zt_tensor_empty(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape);
 /* Copies 'data' (host, contiguous). */
 ZT_API zt_status zt_tensor_from(zt_ctx *c, zt_tensor **out, zt_dtype dtype, int ndim, const int64_t *shape,
                                 const void *data);

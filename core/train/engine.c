@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/mem.h"
+#include "core/tensor/late.h"
 #include "core/train/parts.h"
 
 /* --- life */
@@ -40,7 +41,7 @@ fail:
 
 void zt_engine_free(zt_engine *e) {
   if (!e) return;
-  if (e->built) zt_ctx_set_observer(e->c, (zt_observer){0});
+  zt_ctx_remove_observer(e->c, &e->observer);
   if (e->queue) zt_queue_drain(e->queue);
   zt_reduce_free(e);
   for (int i = 0; i < e->n_pages; i++) zt_wait_transfer(&e->pages[i].gather);
@@ -61,7 +62,7 @@ static zt_status check_param(const zt_engine *e, const char *name, const zt_tens
   if (t->node || !zt_tensor_is_contiguous(t) || !zt_dtype_is_float(t->dtype) || !zt_dtype_is_float(dtype))
     return zt_fail(ZT_INVALID, "%s: a parameter is a contiguous float leaf, this is %s %s", name,
                    zt_dtype_name(t->dtype), zt_shape_text(t));
-  if (t->storage->keeper) return zt_fail(ZT_STATE, "%s: the parameter is in an engine already", name);
+  if (zt_engine_of(t)) return zt_fail(ZT_STATE, "%s: the parameter is in an engine already", name);
   for (int i = 0; i < e->n_params; i++) {
     if (e->params[i].tensor == t) return zt_fail(ZT_INVALID, "%s and %s are one parameter", e->params[i].name, name);
     if (strcmp(e->params[i].name, name) == 0) return zt_fail(ZT_INVALID, "there are two parameters '%s'", name);
@@ -80,6 +81,10 @@ static zt_status make_place(zt_engine *e) {
 
 zt_status zt_engine_add(zt_engine *e, const char *name, zt_tensor *tensor, zt_dtype dtype, int optimizer, int group) {
   ZT_TRY(check_param(e, name, tensor, dtype));
+  if (!zt_tensor_is_late(tensor)) { /* a view of a late one has to come into being */
+    ZT_TRY(zt_storage_pin(tensor->storage));
+    zt_storage_unpin(tensor->storage);
+  }
   ZT_TRY(make_place(e));
   char *copy = zt_strdup(name);
   ZT_CHECK_ALLOC(copy);
@@ -109,7 +114,8 @@ zt_status zt_engine_build(zt_engine *e) {
   ZT_TRY(zt_pages_build(e));
   e->resident_limit = e->options.resident_nbytes ? e->options.resident_nbytes : default_limit(e);
   zt_pager_forward(e);
-  zt_ctx_set_observer(e->c, (zt_observer){zt_reduce_begin, zt_reduce_final, zt_reduce_end, e});
+  e->observer = (zt_observer){zt_reduce_begin, zt_reduce_final, zt_reduce_end, e, NULL};
+  zt_ctx_add_observer(e->c, &e->observer);
   e->built = true;
   return ZT_OK;
 }
@@ -185,8 +191,8 @@ static bool keeps_own(const zt_engine *e) {
 
 /* What the gradients as they are held have to be multiplied by. */
 static double unscale(const zt_engine *e) {
-  double count = keeps_own(e) ? 1 : (double)e->result.count;
-  return count ? 1 / (e->scale * count) : 0;
+  if (!e->result.count) return 0;
+  return 1 / (e->scale * (keeps_own(e) ? 1 : (double)e->result.count));
 }
 
 static zt_status merge(zt_engine *e, const control_word words[]) {
@@ -245,20 +251,16 @@ static zt_status gather_gradients(void *user) {
   return zt_all_gather(e->world, &t->label, whole->data, nbytes);
 }
 
-/* Sums that are whole on this rank are gathered where they are: only their own shard is the sum over ranks. */
-static zt_status begin_whole(zt_page *p, zt_transfer *t) {
+/* Sums that are whole on this rank are gathered where they are, for only their own shard is the sum over ranks; others in
+** 'buffer'. */
+static bool needs_buffer(const zt_engine *e) { return e->options.accumulate == ZT_ACCUMULATE_SHARDED; }
+
+static zt_status begin_whole(zt_page *p, zt_transfer *t, zt_storage *buffer) {
   zt_engine *e = p->engine;
   *t = (zt_transfer){.page = p, .label = zt_page_label(p, "whole gradients of page")};
-  if (grad_begin(p) != 0 || e->options.accumulate == ZT_ACCUMULATE_SHARDED)
-    ZT_TRY(zt_page_buffer(p, zt_acc_dtype(p), p->count, ZT_MEM_COMMUNICATION, &t->recv));
+  if (buffer) t->recv = zt_storage_retain(buffer);
+  e->n_gathers++;
   return zt_queue_submit(e->queue, gather_gradients, t, &t->ticket);
-}
-
-/* Waits; the buffer, where one was needed, is the caller's then. */
-static zt_status end_whole(zt_transfer *t, zt_storage **whole) {
-  *whole = t->recv;
-  t->recv = NULL;
-  return zt_wait_transfer(t);
 }
 
 static const void *whole_at(const zt_page *p, const zt_storage *whole, int64_t at) {
@@ -288,9 +290,10 @@ zt_status zt_engine_gradient(zt_engine *e, const zt_tensor *tensor, zt_tensor **
   if (!p->trainable || p->grad_state == ZT_GRAD_NONE) return ZT_OK;
   if (e->size == 1) return gradient_from(e, param, NULL, out);
   zt_transfer t;
-  zt_storage *whole;
-  ZT_TRY(begin_whole(p, &t));
-  zt_status st = end_whole(&t, &whole);
+  zt_storage *whole = NULL;
+  if (needs_buffer(e)) ZT_TRY(zt_page_buffer(p, zt_acc_dtype(p), p->count, ZT_MEM_COMMUNICATION, &whole));
+  zt_status st = begin_whole(p, &t, whole), waited = zt_wait_transfer(&t);
+  if (st == ZT_OK) st = waited;
   if (st == ZT_OK) st = gradient_from(e, param, whole, out);
   zt_storage_release(whole);
   return st;
@@ -377,22 +380,42 @@ static zt_page *next_stepped(const stepping *s, int from) {
   return NULL;
 }
 
-/* Stage 0: every rank steps everything, so it needs whole gradients; the next page's come while one is stepped. */
-static zt_status step_whole(const stepping *s) {
-  zt_transfer transfers[2] = {{0}};
+/* Room for two pages' whole gradients, before anything is stepped. */
+static zt_status make_buffers(const stepping *s, zt_storage *buffer[2]) {
+  const zt_page *largest = NULL;
+  for (zt_page *p = next_stepped(s, 0); p; p = next_stepped(s, p->number + 1))
+    if (!largest || p->count * (int64_t)zt_dtype_nbytes(zt_acc_dtype(p)) >
+                        largest->count * (int64_t)zt_dtype_nbytes(zt_acc_dtype(largest)))
+      largest = p;
+  for (int i = 0; i < 2 && largest && needs_buffer(s->e); i++)
+    ZT_TRY(zt_page_buffer(largest, zt_acc_dtype(largest), largest->count, ZT_MEM_COMMUNICATION, &buffer[i]));
+  return ZT_OK;
+}
+
+/* The next page's gradients come while one is stepped. */
+static zt_status step_in_turns(const stepping *s, zt_storage *const buffer[2], zt_transfer transfers[2]) {
   zt_page *p = next_stepped(s, 0);
-  zt_status st = p ? begin_whole(p, &transfers[0]) : ZT_OK;
-  for (int turn = 0; p && st == ZT_OK; turn = !turn) {
+  if (p) ZT_TRY(begin_whole(p, &transfers[0], buffer[0]));
+  for (int turn = 0; p; turn = !turn) {
     zt_page *next = next_stepped(s, p->number + 1);
-    zt_storage *whole = NULL;
-    if (next) st = begin_whole(next, &transfers[!turn]);
-    zt_status ended = end_whole(&transfers[turn], &whole);
-    if (st == ZT_OK) st = ended;
-    if (st == ZT_OK) st = step_page(s, p, whole);
-    zt_storage_release(whole);
+    if (next) ZT_TRY(begin_whole(next, &transfers[!turn], buffer[!turn]));
+    ZT_TRY(zt_wait_transfer(&transfers[turn]));
+    ZT_TRY(step_page(s, p, buffer[turn]));
     p = next;
   }
-  for (int i = 0; i < 2; i++) zt_wait_transfer(&transfers[i]);
+  return ZT_OK;
+}
+
+/* Stage 0: every rank steps everything, so it needs whole gradients. */
+static zt_status step_whole(const stepping *s) {
+  zt_transfer transfers[2] = {{0}};
+  zt_storage *buffer[2] = {NULL};
+  zt_status st = make_buffers(s, buffer);
+  if (st == ZT_OK) st = step_in_turns(s, buffer, transfers);
+  for (int i = 0; i < 2; i++) {
+    zt_wait_transfer(&transfers[i]);
+    zt_storage_release(buffer[i]);
+  }
   return st;
 }
 

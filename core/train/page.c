@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/base/mem.h"
+#include "core/tensor/late.h"
 #include "core/train/parts.h"
 
 enum { MIN_PAGE = 64 << 10, MAX_PAGE = 32 << 20, PAGES = 16 };
@@ -137,26 +138,35 @@ zt_label zt_page_label(const zt_page *p, const char *what) {
 
 /* --- filling a new page from the tensors as they are */
 
-/* The tensor's elements in another dtype, as a new contiguous tensor. */
-static zt_status converted(zt_engine *e, zt_tensor *t, zt_dtype dtype, zt_tensor **out) {
-  ZT_TRY(zt_tensor_new(e->c, out, dtype, t->ndim, t->shape));
-  zt_status st = zt_copy_(e->c, *out, t);
-  if (st != ZT_OK) zt_tensor_release(*out), *out = NULL;
+/* Elements [first, first + count) of the tensor, as it was when it was added, in dtype t to 'out'. */
+static zt_status values(zt_engine *e, const zt_tensor *x, int64_t first, int64_t count, zt_dtype t, void *out) {
+  const zt_kernels *k = zt_k(e->c);
+  if (!zt_tensor_is_late(x)) {
+    const char *data = (const char *)zt_tensor_data(x) + (size_t)first * zt_dtype_nbytes(x->dtype);
+    return k->cast(zt_s(e->c), t, x->dtype, out, data, (size_t)count);
+  }
+  if (x->dtype == t) return zt_late_values(e->c, x, first, count, out);
+  zt_tensor *piece;
+  ZT_TRY(zt_tensor_new(e->c, &piece, x->dtype, 1, &count));
+  zt_status st = zt_late_values(e->c, x, first, count, zt_tensor_data(piece));
+  if (st == ZT_OK) st = k->cast(zt_s(e->c), t, x->dtype, out, zt_tensor_data(piece), (size_t)count);
+  zt_tensor_release(piece);
   return st;
 }
 
-/* The float32 values of a 16-bit parameter go into the master, as far as they are of this rank's span. */
-static zt_status fill_master(zt_page *page, const zt_param *p) {
-  int64_t from, to;
-  if (!page->master || !zt_overlap(p, zt_span_begin(page), zt_span_count(page), &from, &to)) return ZT_OK;
+/* The part [begin, begin + count) of the page, in dtype t, to 'out'; what is no parameter's is zero. */
+static zt_status fill(zt_page *page, int64_t begin, int64_t count, zt_dtype t, void *out) {
   zt_engine *e = page->engine;
-  zt_tensor *whole;
-  ZT_TRY(converted(e, p->tensor, ZT_F32, &whole));
-  const float *values = zt_tensor_data(whole);
-  zt_status st = zt_copy_range(e, zt_page_master(page, from), values + (from - p->offset),
-                               (size_t)(to - from) * sizeof *values);
-  zt_tensor_release(whole);
-  return st;
+  size_t nbytes = zt_dtype_nbytes(t);
+  int64_t end = begin, from, to;
+  for (int i = page->first; i < page->first + page->n_params; i++) {
+    const zt_param *p = &e->params[i];
+    if (!zt_overlap(p, begin, count, &from, &to)) continue;
+    ZT_TRY(zt_zero_range(e, t, (char *)out + (size_t)(end - begin) * nbytes, from - end));
+    ZT_TRY(values(e, p->tensor, from - p->offset, to - from, t, (char *)out + (size_t)(from - begin) * nbytes));
+    end = to;
+  }
+  return zt_zero_range(e, t, (char *)out + (size_t)(end - begin) * nbytes, begin + count - end);
 }
 
 /* The tensor becomes a view of the page. */
@@ -169,57 +179,32 @@ static void move_in(zt_page *page, zt_param *p) {
   t->grad = NULL;
 }
 
-static zt_status fill_values(zt_page *page, const zt_param *p) {
-  zt_engine *e = page->engine;
-  zt_tensor *values;
-  ZT_TRY(converted(e, p->tensor, page->dtype, &values));
-  zt_status st = zt_copy_range(e, element(page->bytes, page->dtype, p->offset), zt_tensor_data(values),
-                               zt_tensor_nbytes(values));
-  zt_tensor_release(values);
-  int64_t end = p->offset + p->count;
-  if (st == ZT_OK)
-    st = zt_zero_range(e, page->dtype, element(page->bytes, page->dtype, end),
-                       zt_round_up(p->count, ZT_ALIGN) - p->count);
-  return st;
-}
-
 static bool needs_master(const zt_page *page) {
   return page->trainable && page->optimizer >= 0 && zt_dtype_nbytes(page->dtype) == 2;
 }
 
-/* Padding is zero, and stays so: its gradient is. */
+/* Padding is zero, and stays so: its gradient is. Where parameters are sharded nobody makes more than his share. */
 static zt_status fill_page(zt_page *page) {
-  zt_engine *e = page->engine;
-  if (needs_master(page)) {
-    ZT_TRY(zt_page_buffer(page, ZT_F32, zt_span_count(page), ZT_MEM_OPTIMIZER, &page->master));
-    ZT_TRY(zt_zero_range(e, ZT_F32, page->master->data, zt_span_count(page)));
-  }
-  int64_t end = 0;
-  for (int i = page->first; i < page->first + page->n_params; i++) {
-    ZT_TRY(fill_master(page, &e->params[i]));
-    ZT_TRY(fill_values(page, &e->params[i]));
-    end = e->params[i].offset + zt_round_up(e->params[i].count, ZT_ALIGN);
-  }
-  return zt_zero_range(e, page->dtype, element(page->bytes, page->dtype, end), page->count - end);
-}
-
-static zt_status keep_shard(zt_page *page) {
-  ZT_TRY(zt_page_buffer(page, page->dtype, page->shard_count, ZT_MEM_PARAMETER, &page->shard));
-  return zt_copy_range(page->engine, page->shard->data, element(page->bytes, page->dtype, zt_shard_begin(page)),
-                       page->shard->nbytes);
+  bool paged = zt_is_paged(page->engine);
+  zt_storage **values = paged ? &page->shard : &page->bytes;
+  int64_t begin = paged ? zt_shard_begin(page) : 0, count = paged ? page->shard_count : page->count;
+  ZT_TRY(zt_page_buffer(page, page->dtype, count, ZT_MEM_PARAMETER, values));
+  ZT_TRY(fill(page, begin, count, page->dtype, (*values)->data));
+  if (!needs_master(page)) return ZT_OK;
+  ZT_TRY(zt_page_buffer(page, ZT_F32, zt_span_count(page), ZT_MEM_OPTIMIZER, &page->master));
+  return fill(page, zt_span_begin(page), zt_span_count(page), ZT_F32, page->master->data);
 }
 
 static zt_status build_page(zt_page *page) {
   zt_engine *e = page->engine;
   page->count = zt_round_up(page->count, (int64_t)ZT_ALIGN * e->size);
   page->shard_count = page->count / e->size;
-  ZT_TRY(zt_page_buffer(page, page->dtype, page->count, ZT_MEM_PARAMETER, &page->bytes));
   ZT_TRY(fill_page(page));
-  if (zt_is_paged(e)) ZT_TRY(keep_shard(page));
+  if (!page->bytes)
+    ZT_TRY(zt_storage_new_empty(zt_ctx_pool(e->c), (size_t)page->count * zt_dtype_nbytes(page->dtype), &page->bytes));
   for (int i = page->first; i < page->first + page->n_params; i++) move_in(page, &e->params[i]);
   page->bytes->keeper = &page->keeper;
   page->gather.page = page;
-  if (zt_is_paged(e)) zt_storage_leave(page->bytes);
   return ZT_OK;
 }
 
@@ -241,7 +226,7 @@ static zt_status pin_orphan(zt_keeper *keeper) {
 static void unpin_orphan(zt_keeper *keeper) { (void)keeper; }
 
 void zt_pages_free(zt_engine *e) {
-  static zt_keeper orphan = {pin_orphan, unpin_orphan};
+  static zt_keeper orphan = {pin_orphan, unpin_orphan, NULL};
   for (int i = 0; i < e->n_pages; i++) {
     zt_page *p = &e->pages[i];
     if (p->bytes) p->bytes->keeper = p->bytes->data ? NULL : &orphan;

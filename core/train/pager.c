@@ -181,7 +181,7 @@ static void unpin(zt_keeper *keeper) {
   if (st != ZT_OK) p->engine->failed = st;
 }
 
-const zt_keeper zt_page_keeper = {pin, unpin};
+const zt_keeper zt_page_keeper = {pin, unpin, NULL};
 
 /* --- turns of a micro-step */
 

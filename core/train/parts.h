@@ -83,6 +83,8 @@ struct zt_engine {
   zt_ctx *c;
   zt_world *world;
   zt_queue *queue; /* the context's */
+  zt_observer observer;
+  bool is_reached; /* by the backward that goes on */
   zt_engine_options options;
   int rank, size;
   zt_param *params;
@@ -162,6 +164,6 @@ zt_status zt_reduce_begin(void *user, zt_ctx *c);
 zt_status zt_reduce_final(void *user, zt_ctx *c, zt_tensor *leaf);
 zt_status zt_reduce_end(void *user, zt_ctx *c);
 zt_status zt_reduce_finish(zt_engine *e); /* waits for all; with the policy 'local': reduces */
-void zt_reduce_free(zt_engine *e);
+void zt_reduce_free(zt_engine *e);   /* waits for what is on its way */
 
 #endif

@@ -72,16 +72,6 @@ static zt_status open_packing(zt_page *p, zt_mem_kind kind) {
 /* The only rank's only gradient stays in the page's grad; a second backward of the step makes sums of both. */
 static bool keeps_own(const zt_page *p) { return is_single(p->engine) && p->grad_state == ZT_GRAD_NONE; }
 
-static zt_status begin_packing(zt_page *p) {
-  if (p->packing) return ZT_OK;
-  if (keeps_own(p) && p->grad && p->grad->nbytes == (size_t)p->count * zt_dtype_nbytes(p->dtype)) {
-    p->packing = p->grad; /* the last step's, with zeros in its gaps */
-    p->grad = NULL;
-    return ZT_OK;
-  }
-  return open_packing(p, keeps_own(p) ? ZT_MEM_GRADIENT : ZT_MEM_COMMUNICATION);
-}
-
 static void note_bad(zt_engine *e, const zt_param *p, size_t first_bad) {
   if ((int64_t)first_bad == p->count || e->bad.micro || e->micro_count == 0) return;
   e->bad = (zt_bad){e->micro, e->n_finals, p - e->params, (int64_t)first_bad};
@@ -94,7 +84,7 @@ static void *packed(const zt_page *p, const zt_param *param) {
 static zt_status pack(zt_page *p, zt_param *param) {
   zt_engine *e = p->engine;
   zt_tensor *t = param->tensor, *whole;
-  ZT_TRY(begin_packing(p));
+  if (!p->packing) ZT_TRY(open_packing(p, keeps_own(p) ? ZT_MEM_GRADIENT : ZT_MEM_COMMUNICATION));
   e->n_finals++;
   if (!t->grad) return zt_zero_range(e, p->dtype, packed(p, param), param->count);
   size_t first_bad = (size_t)param->count;
@@ -111,11 +101,7 @@ static zt_status pack(zt_page *p, zt_param *param) {
 /* --- sums */
 
 static zt_status grad_buffer(zt_page *p, int64_t count) {
-  zt_dtype t = zt_acc_dtype(p);
-  if (p->grad && p->grad->nbytes == (size_t)count * zt_dtype_nbytes(t)) return ZT_OK;
-  zt_storage_release(p->grad);
-  p->grad = NULL;
-  return zt_page_buffer(p, t, count, ZT_MEM_GRADIENT, &p->grad);
+  return p->grad ? ZT_OK : zt_page_buffer(p, zt_acc_dtype(p), count, ZT_MEM_GRADIENT, &p->grad);
 }
 
 static zt_status add_up(const zt_page *p, zt_dtype t, void *sum, bool adds, const void *x, const double *weights, int n,
@@ -188,7 +174,6 @@ static zt_status reduce(zt_page *p) {
 }
 
 static zt_status keep_own(zt_page *p) {
-  zt_storage_release(p->grad);
   p->grad = p->packing, p->packing = NULL;
   p->grad_state = ZT_GRAD_OWN;
   p->engine->first_count = p->engine->micro_count;
@@ -204,14 +189,24 @@ static zt_status page_is_final(zt_page *p) {
 
 /* --- following backward */
 
+/* Whether backward is about this engine's parameters. */
+static bool is_reached(const zt_engine *e) {
+  bool reached = e->micro_open;
+  for (int i = 0; i < e->n_params && !reached; i++) reached = e->params[i].tensor->n_uses > 0;
+  return reached;
+}
+
 zt_status zt_reduce_begin(void *user, zt_ctx *c) {
   (void)c;
   zt_engine *e = user;
+  e->is_reached = is_reached(e);
+  if (!e->is_reached) return ZT_OK;
   for (int i = 0; i < e->n_pages; i++) { /* what a failed backward left */
     e->pages[i].n_final = 0;
     zt_storage_release(e->pages[i].packing);
     e->pages[i].packing = NULL;
   }
+  for (int i = 0; i < e->n_params; i++) e->params[i].is_packed = false;
   ZT_TRY(zt_engine_micro_step(e, e->micro_open ? e->micro_count : 1, e->micro_open ? e->scale : 1));
   return zt_pager_backward(e);
 }
@@ -238,13 +233,13 @@ static zt_status complete(zt_page *p) {
 zt_status zt_reduce_end(void *user, zt_ctx *c) {
   (void)c;
   zt_engine *e = user;
+  if (!e->is_reached) return ZT_OK;
   for (int i = e->n_pages - 1; i >= 0; i--) {
     zt_page *p = &e->pages[i];
     bool all = p->n_params > 0;
     for (int k = p->first; k < p->first + p->n_params; k++) all = all && e->params[k].is_packed;
     if (p->trainable && !all) ZT_TRY(complete(p));
   }
-  for (int i = 0; i < e->n_params; i++) e->params[i].is_packed = false;
   zt_pager_forward(e);
   return zt_pager_release_all(e);
 }
@@ -280,13 +275,19 @@ zt_status zt_reduce_finish(zt_engine *e) {
   return ZT_OK;
 }
 
+/* A failure shows at the next collective. */
+void zt_reduce_free(zt_engine *e) {
+  for (int i = 0; i < ZT_IN_FLIGHT; i++) zt_wait_transfer(&e->reducing[i]);
+}
+
 void zt_engine_zero(zt_engine *e) {
-  for (int i = 0; i < e->n_pages; i++) e->pages[i].grad_state = ZT_GRAD_NONE;
+  zt_reduce_free(e);
+  for (int i = 0; i < e->n_pages; i++) {
+    zt_page *p = &e->pages[i];
+    zt_storage_release(p->grad);
+    p->grad = NULL, p->grad_state = ZT_GRAD_NONE;
+  }
   e->micro = e->count = 0;
   e->bad = (zt_bad){0};
   e->micro_open = e->finished = false;
-}
-
-void zt_reduce_free(zt_engine *e) {
-  for (int i = 0; i < ZT_IN_FLIGHT; i++) zt_wait_transfer(&e->reducing[i]);
 }

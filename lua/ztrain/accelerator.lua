@@ -1,75 +1,154 @@
--- accelerator.lua - what surrounds a training loop: steps, clipping, numbers that are not finite, a stop asked for by a
--- signal, logs, the final model. One process; methods are Accelerate's, so that a recipe written for it runs on many.
+-- accelerator.lua - what surrounds a training loop, on any number of processes: preparing, steps, collectives, a stop
+-- asked for by a signal, checkpoints, logs, the final model. Methods are Accelerate's.
 local core = require "ztrain.core"
 local data = require "ztrain.data"
 local nn = require "ztrain.nn"
 local optim = require "ztrain.optim"
 local ranks = require "ztrain.ranks"
+local schedule = require "ztrain.schedule"
+local settings = require "ztrain.settings"
+local training = require "ztrain.training"
 local util = require "ztrain.util"
 
 ---@class Accelerator
----@field project_dir string? where metrics.jsonl is written
+---@field project_dir string? where metrics.jsonl and checkpoints are written
 ---@field is_main_process boolean
 ---@field num_processes integer
 ---@field process_index integer from 0
 ---@field device string
----@field step integer optimizer steps begun
+---@field settings Settings what the command line and the script say, and the defaults
+---@field step integer optimizer steps begun, skipped ones included
+---@field skipped_steps integer steps that changed nothing, for a gradient was not finite or no rank had anything to learn
+---@field optimizer_step_was_skipped boolean whether the last one was
+---@field sync_gradients boolean whether opt:step() acts now: the last micro-step of a window
+---@field grad_norm number? of the last step's gradient, before clipping
+---@field clip_coef number? what clipping multiplied it with
+---@field token_count integer? tokens (or samples) of the last step, of all processes
+---@field loss_scale number? of fp16
 ---@field live_line boolean whether the terminal's last line is one that progress goes on changing
----@field private loader Loader? the first one prepared: its samples key dropout
----@field private optimizers Optimizer[]
----@field private names table<Tensor, string>
+---@field private loaders Loader[] the first one's samples key dropout
+---@field private schedules Schedule[]
+---@field private training Training
 ---@field private started number
 local Accelerator = {}
-Accelerator.__index = Accelerator
 
----@param opts? {project_dir: string?}
+-- Fields that live in the training.
+local forwarded = {
+  step = "step", skipped_steps = "skipped_steps", optimizer_step_was_skipped = "was_skipped", sync_gradients = "sync",
+  grad_norm = "norm", clip_coef = "clip_coef", token_count = "count",
+}
+
+local accelerator_meta = {
+  __index = function(self, key)
+    if forwarded[key] then return rawget(self, "training")[forwarded[key]] end
+    if key == "loss_scale" then return rawget(self, "training"):loss_scale() end
+    return Accelerator[key]
+  end,
+}
+
+---@class AcceleratorOptions: Settings
+---@field project_dir? string
+---@field checkpoints_total_limit? integer how many checkpoints stay in project_dir
+---@field max_skipped_steps? integer more skipped steps in a row end the run; default 50
+---@field fp16? {loss_scale: number?, initial_scale_power: integer?, loss_scale_window: integer?, hysteresis: integer?, consecutive_hysteresis: boolean?, min_loss_scale: number?} DeepSpeed's names
+
+local function known_options()
+  local known = {
+    project_dir = util.optional.string, checkpoints_total_limit = util.optional.number, max_skipped_steps = 50,
+    fp16 = util.optional.table,
+  }
+  for name, value in pairs(settings.known) do known[name] = value end
+  return known
+end
+
+-- What cannot be written is known before hours of work.
+local function open_project(folder)
+  if not folder or core.rank() > 0 then return end
+  core.mkdirs(folder)
+  core.append_file(folder .. "/metrics.jsonl", "")
+end
+
+---@param opts? AcceleratorOptions
 ---@return Accelerator
 local function new(opts)
-  opts = util.options("accelerator", opts, {project_dir = util.optional.string})
-  if opts.project_dir then -- what cannot be written is known before hours of work
-    core.mkdirs(opts.project_dir)
-    core.append_file(opts.project_dir .. "/metrics.jsonl", "")
-  end
-  return setmetatable({
+  opts = util.options("accelerator", opts, known_options())
+  local resolved = settings.resolve(opts)
+  open_project(opts.project_dir)
+  local self
+  self = setmetatable({
     project_dir = opts.project_dir, device = "cpu", is_main_process = core.rank() == 0,
-    num_processes = core.world_size(), process_index = core.rank(), step = 0, live_line = false, optimizers = {},
-    names = {}, started = core.time(),
-  }, Accelerator)
+    num_processes = core.world_size(), process_index = core.rank(), live_line = false, loaders = {}, schedules = {},
+    settings = resolved, total_limit = opts.checkpoints_total_limit, started = core.time(),
+    training = training.new(resolved, {
+      fp16 = opts.fp16, max_skipped_steps = opts.max_skipped_steps,
+      notify = function(text)
+        self:print(text)
+        self:log {skipped = text}
+      end,
+    }),
+  }, accelerator_meta)
+  if resolved.hash then core.at_end(function() self:print("hash " .. self.training:hash()) end) end
+  return self
 end
 
 ---Takes models, optimizers, loaders and schedules in any order, and gives them back, ready for acc's other methods.
 ---@param ... any
 ---@return any ...
 function Accelerator:prepare(...)
+  local t = self.training
+  local trains, has_model = false, false
   for i = 1, select("#", ...) do
     local item = select(i, ...)
     if nn.is_module(item) then
-      for name, parameter in item:named_parameters() do self.names[parameter] = name end
+      t:add_model(item)
+      has_model = true
     elseif optim.is_optimizer(item) then
-      self.optimizers[#self.optimizers + 1] = item
+      t:add_optimizer(item)
+      trains = true
     elseif data.is_loader(item) then
-      item:shard(self.process_index, self.num_processes)
-      self.loader = self.loader or item
+      self:prepare_loader(item)
+    elseif schedule.is_schedule(item) then
+      item.training = t
+      self.schedules[#self.schedules + 1] = item
     end
   end
+  if trains or has_model and t:is_built() then t:build() end
   return ...
+end
+
+---@private
+function Accelerator:prepare_loader(loader)
+  loader:shard(self.process_index, self.num_processes)
+  self.loaders[#self.loaders + 1] = loader
+  if #self.loaders > 1 then return end
+  loader.on_batch = function() -- dropout's key, for loops without accumulate()
+    core.random_state {step = self.training:next_step(), call = 0, first_sample = loader.first_sample}
+  end
 end
 
 ---Optimizer steps that one epoch of a loader makes, prepared or not.
 ---@param loader Loader
 ---@return integer
-function Accelerator:num_steps(loader) return loader:num_batches(self.num_processes) end
+function Accelerator:num_steps(loader)
+  return math.ceil(loader:num_batches(self.num_processes) / self.settings.gradient_accumulation_steps)
+end
 
 local signal_names = {[2] = "SIGINT", [15] = "SIGTERM"}
 
--- A stop that was asked for while a step ran takes effect at its end; outside of steps it does so at once.
+-- All ranks know of a stop that one was asked for when a step's gradients are agreed on: they save and end together.
+-- Where there is nothing to train it takes effect at the end of the step that runs.
 local function stop_if_asked(self)
-  local signal = core.stop_signal()
+  local t = self.training
+  local signal = t.signal
+  if not t:is_built() then signal = core.stop_signal() end
   if not signal then
-    core.stop_signal(false)
+    if not t:is_built() then core.stop_signal(false) end
     return
   end
-  util.raise("stopped by %s after step %d", signal_names[signal] or signal, self.step)
+  core.note_stop(signal)
+  local name, saved = signal_names[signal] or signal, ""
+  if self.project_dir and t:is_built() then saved = "; saved " .. self:save_state() end
+  util.raise("stopped by %s after step %d%s", name, self.step, saved)
 end
 
 -- What a failed step's message follows is a line of its own.
@@ -78,53 +157,50 @@ local function end_live_line(self)
   self.live_line = false
 end
 
----Runs fn, one optimizer step, in a scope: what it made and does not return is freed. A signal that asks to stop waits
----for its end.
+---Runs fn, one micro-step, in a scope: what it made and does not return is freed. gradient_accumulation_steps of them, or
+---what an epoch has left, are a window: opt:step(), sched:step() and opt:zero_grad() act in its last one. A signal that
+---asks to stop waits for its end.
 ---@param fn fun(...): any
 ---@param ... any for fn
 ---@return any ... what fn returns
 function Accelerator:accumulate(fn, ...)
+  local loader, t = self.loaders[1], self.training
   local on_error <close> = setmetatable({}, { -- luacheck: ignore
     __close = function(_, message)
-      if message then end_live_line(self) end
+      if not message then return end
+      end_live_line(self)
+      t:abandon()
     end,
   })
   core.stop_signal(true)
-  self.step = self.step + 1
-  core.random_state {step = self.step, call = 0, first_sample = self.loader and self.loader.first_sample or 0}
+  t:begin_micro(loader ~= nil and loader:is_last())
+  core.random_state {step = t.step, call = 0, first_sample = loader and loader.first_sample or 0}
   local results = table.pack(core.scope("step", fn, ...))
-  stop_if_asked(self)
+  if t:end_micro() then stop_if_asked(self) end
   return table.unpack(results, 1, results.n)
 end
 
----Gradients of a loss, given as a model's output or as a tensor. A loss that is not finite raises.
+---Gradients of a loss, given as a model's output or as a tensor. The step's gradient is that of the mean over all tokens
+---(samples) of the window's micro-steps and of all processes.
 ---@param what {loss: Tensor, count: integer?}|Tensor
----@param count? integer what the loss is the mean over; an output says it itself. 0: there is nothing to learn from
+---@param count? integer what the loss is the mean over; an output says it itself; 1 where nobody does. 0: there is nothing
+---to learn from
 function Accelerator:backward(what, count)
   local loss = what
   if not util.is_tensor(what) then loss, count = what.loss, count or what.count end
   if not util.is_tensor(loss) then util.raise("backward: there is no loss; did the batch have labels?") end
-  if count == 0 then return end
-  local value = loss:item()
-  if value ~= value or value == math.huge or value == -math.huge then
-    util.raise("the loss is %s at step %d", value, self.step)
-  end
-  loss:backward()
+  count = count or 1
+  util.check_number("backward", "count", count, 0, nil, true)
+  self.training:backward(loss, math.tointeger(count))
 end
 
----Sets this step's clipping: the optimizers scale gradients so that their norm is max_norm at most.
----@param params Tensor[]
+---Sets this step's clipping: gradients are scaled so that the norm of all of them is max_norm at most.
+---@param params Tensor[] all that is trained: the norm is of all
 ---@param max_norm number
----@return number norm before
+---@return number? norm before; nil where no step acts
 function Accelerator:clip_grad_norm_(params, max_norm)
-  local norm, factor, bad, element = optim.gradient_norm(params, max_norm)
-  if bad then
-    util.raise("the gradient of %s is not finite (element %d) at step %d", self.names[bad] or "a parameter", element,
-      self.step)
-  end
-  if #self.optimizers == 0 then util.raise("clip_grad_norm_: prepare() was given no optimizer") end
-  for _, opt in ipairs(self.optimizers) do opt.grad_scale = factor end
-  return norm
+  util.check_tensors("clip_grad_norm_", "params", params)
+  return self.training:clip_grad_norm(max_norm)
 end
 
 -- luacheck: push ignore self
@@ -171,20 +247,84 @@ function Accelerator:log(values, step)
   core.append_file(self.project_dir .. "/metrics.jsonl", core.json_encode(line) .. "\n")
 end
 
----Writes the model as a Hugging Face folder, or, where it is none of the library's, as model.safetensors.
+---Writes all that is needed to go on as if nothing had happened: weights, optimizer, schedules, loaders, random state.
+---All processes call it.
+---@param folder? string default: project_dir/step_N
+---@return string folder
+function Accelerator:save_state(folder)
+  if not folder and not self.project_dir then util.raise("save_state: there is no folder, and no project_dir") end
+  local others = {loaders = {}, schedules = {}}
+  for i, loader in ipairs(self.loaders) do others.loaders[i] = loader:state_dict() end
+  for i, sched in ipairs(self.schedules) do others.schedules[i] = sched:state_dict() end
+  local target = folder or ("%s/step_%d"):format(self.project_dir, self.step)
+  self.training:save(others, target)
+  if self.total_limit and not folder and self.is_main_process then
+    core.checkpoint_prune(self.project_dir, self.total_limit)
+  end
+  return target
+end
+
+---Goes on from what save_state wrote, on any number of processes, in any stage. All processes call it, after prepare.
+---@param folder string a checkpoint, or "latest": the newest in project_dir
+function Accelerator:load_state(folder)
+  if folder == "latest" then
+    if not self.project_dir then util.raise("load_state: 'latest' needs a project_dir") end
+    folder = core.checkpoint_latest(self.project_dir)
+  end
+  local state = self.training:load(folder)
+  for _, what in ipairs {"loaders", "schedules"} do
+    if #state[what] ~= #self[what] then util.raise("%s: %d %s, not %d", folder, #state[what], what, #self[what]) end
+    for i, item in ipairs(self[what]) do item:load_state_dict(state[what][i]) end
+  end
+end
+
+-- The main process writes; the others bring their parts of what it reads.
+local function write_model(self, model, write)
+  if self.is_main_process then return write() end
+  local tensors, order = model:state_dict()
+  for _, name in ipairs(order) do core.touch(tensors[name]) end
+end
+
+---Writes the model as a Hugging Face folder, or, where it is none of the library's, as model.safetensors. All processes
+---call it.
 ---@param model Module
 ---@param folder string
 function Accelerator:save_model(model, folder)
-  if not self.is_main_process then return end
-  if model.save_pretrained then return model:save_pretrained(folder) end
-  core.mkdirs(folder)
-  local tensors, order = model:state_dict()
-  core.safetensors_save(folder .. "/model.safetensors", tensors, order, {format = "pt"})
+  write_model(self, model, function()
+    if model.save_pretrained then return model:save_pretrained(folder) end
+    core.mkdirs(folder)
+    local tensors, order = model:state_dict()
+    core.safetensors_save(folder .. "/model.safetensors", tensors, order, {format = "pt"})
+  end)
+  self:wait_for_everyone()
+end
+
+---Bytes of the device's memory by what they are for, of all processes: now, and at the peak of each.
+---@return string lines
+function Accelerator:memory_report()
+  local m = core.memory()
+  local kinds = util.keys(m.kinds)
+  local mine = {m.used, m.peak}
+  for _, kind in ipairs(kinds) do
+    mine[#mine + 1] = m.kinds[kind]
+    mine[#mine + 1] = m.peak_kinds[kind]
+  end
+  local lines = {}
+  for r, row in ipairs(core.gather_numbers(mine, "memory report")) do
+    local parts = {}
+    for k, kind in ipairs(kinds) do
+      parts[k] = ("%s %.1f (%.1f)"):format(kind, row[2 * k + 1] / 2 ^ 20, row[2 * k + 2] / 2 ^ 20)
+    end
+    lines[r] = ("rank %d: %.1f MiB (at peak %.1f): %s"):format(r - 1, row[1] / 2 ^ 20, row[2] / 2 ^ 20,
+      table.concat(parts, ", "))
+  end
+  return table.concat(lines, "\n")
 end
 
 ---Forgets what was prepared and collects garbage.
 function Accelerator:free_memory()
-  self.loader, self.optimizers, self.names = nil, {}, {}
+  self.training:close()
+  self.loaders, self.schedules = {}, {}
   collectgarbage()
   collectgarbage()
 end

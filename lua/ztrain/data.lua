@@ -249,6 +249,7 @@ end
 ---@field first_sample integer global number, over all epochs and from 0, of the first sample of the batch last given
 ---@field rank integer whose part this loader gives, from 0
 ---@field size integer number of ranks that share the samples
+---@field on_batch fun()? called before a batch is given (internal: acc:prepare)
 ---@field private position integer samples of this epoch already given to all ranks; by each rank, where sharded
 ---@field private resumed boolean whether iter() goes on from `position`
 ---@field private shared boolean whether the ranks iterate together
@@ -435,6 +436,7 @@ function Loader:iter()
       self.epoch, self.position = self.epoch + 1, 0
       return nil
     end
+    if self.on_batch then self.on_batch() end
     if #rows == 0 then return emptied(make_batch(self, {1})) end
     return make_batch(self, rows)
   end

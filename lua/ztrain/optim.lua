@@ -19,8 +19,8 @@ local M = {}
 ---@field kind "adamw"|"adam"|"sgd"|"lion"
 ---@field groups OptimGroup[]
 ---@field defaults table<string, any> what groups get that say nothing else
+---@field training Training? whose steps these are, once prepared
 ---@field private native Optim
----@field private grad_scale number this step's factor on all gradients
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
@@ -77,7 +77,7 @@ local function new_optimizer(kind, params, opts)
   local who = "optim." .. kind
   local defaults = util.options(who, opts, kinds[kind])
   check_group(who, defaults)
-  local self = setmetatable({kind = kind, groups = {}, defaults = defaults, grad_scale = 1}, Optimizer)
+  local self = setmetatable({kind = kind, groups = {}, defaults = defaults}, Optimizer)
   self.native = core.optim(kind)
   for _, group in ipairs(as_groups(who, params)) do add_group(self, who, group) end
   return self
@@ -87,22 +87,32 @@ for kind in pairs(kinds) do
   M[kind] = function(params, opts) return new_optimizer(kind, params, opts) end
 end
 
----One update of every parameter that has a gradient; where it fails, of none.
-function Optimizer:step()
+-- The numbers of each group, as C takes them.
+---@private
+function Optimizer:numbers()
   local numbers = {}
   for i, group in ipairs(self.groups) do
     local betas = group.betas or {}
     numbers[i] = {
       lr = group.lr, beta1 = betas[1], beta2 = betas[2], eps = group.eps, weight_decay = group.weight_decay,
-      momentum = group.momentum, dampening = group.dampening, nesterov = group.nesterov, grad_scale = self.grad_scale,
+      momentum = group.momentum, dampening = group.dampening, nesterov = group.nesterov,
     }
   end
-  self.native:step(numbers)
-  self.grad_scale = 1
+  return numbers
+end
+
+---One update of every parameter that has a gradient; where it fails, of none. Prepared: acts where a window of
+---accumulate() closes, and nowhere if the step is skipped; all ranks call it.
+function Optimizer:step()
+  if self.training then return self.training:step_optimizer(self) end
+  self.native:step(self:numbers())
 end
 
 ---Drops the gradients of all parameters.
-function Optimizer:zero_grad() self.native:zero_grad() end
+function Optimizer:zero_grad()
+  if self.training then return self.training:zero_grad() end
+  self.native:zero_grad()
+end
 
 -- The place in C's list of each parameter: they were added in this order.
 local function positions(self)
@@ -120,6 +130,7 @@ end
 ---Numbers of the groups, and steps and moments of each parameter, in the order in which they were given.
 ---@return {kind: string, groups: table[], state: {steps: integer, m: Tensor?, v: Tensor?}[]}
 function Optimizer:state_dict()
+  if self.training then util.raise("the state of a prepared optimizer is saved by acc:save_state") end
   local list, n = positions(self)
   local groups, state = {}, {}
   for i, group in ipairs(self.groups) do
@@ -136,6 +147,7 @@ end
 
 ---@param dict table what state_dict gave
 function Optimizer:load_state_dict(dict)
+  if self.training then util.raise("the state of a prepared optimizer is loaded by acc:load_state") end
   if dict.kind ~= self.kind then util.raise("the state is that of optim.%s, not optim.%s", dict.kind, self.kind) end
   if #dict.groups ~= #self.groups then util.raise("the state has %d groups, not %d", #dict.groups, #self.groups) end
   for i, group in ipairs(self.groups) do
@@ -154,34 +166,14 @@ end
 ---@return boolean
 function M.is_optimizer(value) return getmetatable(value) == Optimizer end
 
----The gradients that there are, and the parameters that they belong to.
----@param params Tensor[]
----@return Tensor[] grads
----@return Tensor[] owners
+-- The gradients that there are.
 local function gradients(params)
-  local grads, owners = {}, {}
+  local grads = {}
   for _, p in ipairs(params) do
-    local grad = p.grad
-    if grad then grads[#grads + 1], owners[#owners + 1] = grad, p end
+    if core.is_prepared(p) then util.raise("clip_grad_norm_: the parameters were prepared; use acc:clip_grad_norm_") end
+    grads[#grads + 1] = p.grad
   end
-  return grads, owners
-end
-
----The L2 norm of all gradients together, and the factor by which they come below max_norm (torch's: no more than 1).
----Where one is not finite: also its parameter and the element (from 0).
----@param params Tensor[]
----@param max_norm number
----@return number norm
----@return number factor
----@return Tensor? bad
----@return integer? element
-function M.gradient_norm(params, max_norm)
-  util.check_tensors("clip_grad_norm_", "params", params)
-  util.check_number("clip_grad_norm_", "max_norm", max_norm, 0)
-  local grads, owners = gradients(params)
-  if #grads == 0 then return 0.0, 1 end
-  local norm, which, element = core.global_norm(grads)
-  return norm, math.min(1, max_norm / (norm + 1e-6)), which and owners[which], element
+  return grads
 end
 
 ---Scales all gradients in place so that their norm is max_norm at most, as torch.nn.utils.clip_grad_norm_ does.
@@ -189,9 +181,14 @@ end
 ---@param max_norm number
 ---@return number norm before
 function M.clip_grad_norm_(params, max_norm)
-  local norm, factor = M.gradient_norm(params, max_norm)
+  util.check_tensors("clip_grad_norm_", "params", params)
+  util.check_number("clip_grad_norm_", "max_norm", max_norm, 0)
+  local grads = gradients(params)
+  if #grads == 0 then return 0.0 end
+  local norm = core.global_norm(grads)
+  local factor = math.min(1, max_norm / (norm + 1e-6))
   if factor ~= 1 then
-    for _, grad in ipairs((gradients(params))) do grad:mul_(factor) end
+    for _, grad in ipairs(grads) do grad:mul_(factor) end
   end
   return norm
 end

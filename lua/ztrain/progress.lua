@@ -9,11 +9,11 @@ local util = require "ztrain.util"
 ---@field private logging_steps integer
 ---@field private live boolean
 ---@field private width integer columns
----@field private window {loss: number, tokens: integer, steps: integer, since: number} since the last log
+---@field private window {loss: number, tokens: integer, since: number} of this process, since the last log
 local Progress = {}
 Progress.__index = Progress
 
-local function new_window() return {loss = 0, tokens = 0, steps = 0, since = core.time()} end
+local function new_window() return {loss = 0, tokens = 0, since = core.time()} end
 
 ---@param acc Accelerator
 ---@param opts {total_steps: integer, logging_steps: integer?}
@@ -23,6 +23,7 @@ local function new(acc, opts)
   util.check_number("progress", "total_steps", opts.total_steps, 0, nil, true)
   util.check_number("progress", "logging_steps", opts.logging_steps, 1, nil, true)
   local live, width = core.is_terminal("stdout")
+  live = live and acc.is_main_process
   return setmetatable({
     acc = acc, total_steps = opts.total_steps, logging_steps = opts.logging_steps, live = live, width = width or 80,
     window = new_window(), started = core.time(), first_step = acc.step, shown = -math.huge,
@@ -41,6 +42,15 @@ local function with_commas(n)
   return text
 end
 
+-- Of all processes: the mean loss, and tokens a second.
+local function summary(self, now)
+  local w, loss, tokens = self.window, 0, 0
+  for _, row in ipairs(core.gather_numbers({w.loss, w.tokens}, "progress")) do
+    loss, tokens = loss + row[1], tokens + row[2]
+  end
+  return loss / math.max(1, tokens), tokens / math.max(1e-9, now - w.since)
+end
+
 local function line(self, epoch, loss, rate)
   local step = self.acc.step
   local done = step - self.first_step
@@ -51,24 +61,30 @@ end
 
 local SHOW_EVERY = 0.1 -- seconds between changes of the live line
 
----After each step.
----@param values {epoch: integer, loss: number, tokens: integer, lr: number?} loss is the mean over `tokens`
+---After each micro-step; all processes call it.
+---@param values {epoch: integer, loss: number, tokens: integer, lr: number?} loss is the mean over `tokens` of this process
 function Progress:update(values)
-  local w = self.window
-  w.loss, w.tokens, w.steps = w.loss + values.loss * values.tokens, w.tokens + values.tokens, w.steps + 1
-  local now, step = core.time(), self.acc.step
-  local rate, loss = w.tokens / math.max(1e-9, now - w.since), w.loss / math.max(1, w.tokens)
-  local due = step % self.logging_steps == 0 or step == self.total_steps
-  if self.live and (due or now - self.shown > SHOW_EVERY) then
+  local w, acc = self.window, self.acc
+  local gained = values.tokens > 0 and values.loss * values.tokens or 0
+  w.loss, w.tokens = w.loss + gained, w.tokens + values.tokens
+  local now, step = core.time(), acc.step
+  local due = acc.sync_gradients and (step % self.logging_steps == 0 or step == self.total_steps)
+  if not due and not (self.live and now - self.shown > SHOW_EVERY) then return end
+  local loss, rate = w.loss / math.max(1, w.tokens), acc.num_processes * w.tokens / math.max(1e-9, now - w.since)
+  if due then loss, rate = summary(self, now) end
+  if self.live then
     self.shown = now
     io.stdout:write("\r", line(self, values.epoch, loss, rate):sub(1, self.width - 1), "\27[K")
     io.stdout:flush()
-    self.acc.live_line = true
+    acc.live_line = true
   end
   if not due then return end
-  if not self.live then self.acc:print(line(self, values.epoch, loss, rate)) end
+  if not self.live then acc:print(line(self, values.epoch, loss, rate)) end
   local peak = core.memory().peak
-  self.acc:log {epoch = values.epoch, loss = loss, lr = values.lr, tokens_per_second = rate, peak_bytes = peak}
+  acc:log {
+    epoch = values.epoch, loss = loss, lr = values.lr, tokens_per_second = rate, peak_bytes = peak,
+    grad_norm = acc.grad_norm, clip_coef = acc.clip_coef, loss_scale = acc.loss_scale,
+  }
   self.window = new_window()
 end
 

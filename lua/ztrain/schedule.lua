@@ -10,6 +10,7 @@ local M = {}
 ---@field name string
 ---@field opt Optimizer
 ---@field count integer steps so far
+---@field training Training? whose steps these are, once prepared
 ---@field private base_lrs number[] each group's rate when the schedule was made
 ---@field private rates fun(count: integer, base_lr: number): number
 ---@field private betas (fun(count: integer): number[])?
@@ -24,8 +25,9 @@ function Schedule:apply()
   end
 end
 
----Moves on: call it after opt:step().
+---Moves on: call it after opt:step(). Prepared: where the optimizer has stepped.
 function Schedule:step()
+  if self.training and not self.training:moves() then return end
   self.count = self.count + 1
   self:apply()
 end
@@ -326,6 +328,11 @@ local function as_deepspeed(name, opt, args)
   end
   return translated
 end
+
+---Whether value is one of these schedules.
+---@param value any
+---@return boolean
+function M.is_schedule(value) return getmetatable(value) == Schedule end
 
 ---A schedule by its name. DeepSpeed's warm-up schedules also take num_warmup_steps and num_training_steps here, with
 ---the optimizer's rate as warmup_max_lr, so that one line serves every name.

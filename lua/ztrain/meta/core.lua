@@ -33,6 +33,10 @@ function core.ones(...) end
 function core.full(shape, value, opts) end
 ---arange(n) or arange(start, stop[, step][, opts]): stop excluded; int64 unless opts.dtype says otherwise
 function core.arange(...) end
+---zeros that want a gradient. Its bytes come into being when they are read: filled with a number or a draw, or loaded from
+---a file before that, it stays a rule, so that a rank makes its own share of it only
+---@return Tensor
+function core.parameter(...) end
 ---standard normal, from the context's random state
 function core.randn(...) end
 ---From raw bytes (internal: loaders). @param bytes string
@@ -172,6 +176,8 @@ function core.time() end
 ---whether a stop was asked for by SIGINT or SIGTERM: the signal's number or nil. 'defer' true: from now on a signal only
 ---sets this (a training loop looks); false: it raises at once @return integer?
 function core.stop_signal(defer) end
+---takes over a signal that another rank got @param signal integer
+function core.note_stop(signal) end
 ---whether a file is a terminal: "stdout" or "stderr"; and its width in columns
 function core.is_terminal(name) end
 function core.mkdirs(path) end
@@ -209,6 +215,61 @@ function Optim:zero_grad() end
 ---@return integer steps, Tensor? m, Tensor? v
 function Optim:state(index) end
 function Optim:set_state(index, steps, m, v) end
+
+---Trains parameters on any number of ranks (internal: zt.accelerator): they live in pages, which ZeRO's stages shard. See
+---core/train/engine.h. All ranks call its methods; those marked so are collectives.
+---@class Engine
+local Engine = {}
+---@param opts? {stage: integer?, accumulate: "sharded"|"local"|nil, micro_steps: integer?, page_size: integer?, resident_memory: integer?, overlap: boolean?} sizes in bytes; resident_memory 0: no limit
+---@return Engine
+function core.engine(opts) end
+---before build, in order @param dtype dtype what it computes in @param optimizer integer from 1; 0: none @param group? integer from 1
+function Engine:add(name, tensor, dtype, optimizer, group) end
+function Engine:build() end
+---@param count integer tokens that this rank's loss is a mean over @param scale? number of the loss
+function Engine:micro_step(count, scale) end
+function Engine:micro_end() end
+---whether this micro-step is a step's last: from its backward on p.grad can be read
+function Engine:closing(on) end
+---raises a flag (0 to 7) for all ranks to see at finish
+function Engine:flag(number, on) end
+---completes and agrees on the step's gradients: a collective
+---@return {count: integer, norm: number, flags: integer, signal: integer?, bad: string?, bad_element: integer?, bad_micro: integer?, bad_rank: integer?}
+function Engine:finish() end
+---steps an optimizer's parameters; groups as Optim:step's: a collective @param factor? number of the gradients
+function Engine:step(optimizer, kind, groups, factor) end
+function Engine:zero() end
+---one checksum of all masters, the same for every layout: a collective @return string
+function Engine:hash() end
+---@return {pages: integer, parameters: integer, elements: integer, padded: integer, gathers: integer, reductions: integer}
+function Engine:stats() end
+---a collective @param json string @param extras? {[1]: string, [2]: Tensor}[] tensors that all ranks have
+function Engine:save(path, json, extras) end
+---a collective @return string json
+function Engine:load(path, extras) end
+---@return {name: string, steps: integer, begun: boolean}[]
+function Engine:steps() end
+function Engine:set_steps(name, steps, begun) end
+---gives its memory back; parameters that are sharded raise from then on
+function Engine:close() end
+---whether the tensor is an engine's parameter @return boolean
+function core.is_prepared(t) end
+---brings a tensor's bytes, as reading it would (internal: ranks that only take part)
+function core.touch(t) end
+
+---The loss scale of float16 (internal): DeepSpeed's dynamic one, or a fixed one.
+---@class Scaler
+local Scaler = {}
+---@param opts? {loss_scale: number?, initial_scale_power: integer?, loss_scale_window: integer?, hysteresis: integer?, consecutive_hysteresis: boolean?, min_loss_scale: number?}
+---@return Scaler
+function core.scaler(opts) end
+---@return number
+function Scaler:scale() end
+---after each step @return boolean false: an overflow at the least scale
+function Scaler:update(overflow) end
+---@return table
+function Scaler:state() end
+function Scaler:load(state) end
 
 ------------------------------------------------------------------------------- ranks (internal; bindings/lua_comm.c)
 ---from 0 @return integer

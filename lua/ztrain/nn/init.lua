@@ -8,6 +8,7 @@ local util = require "ztrain.util"
 local M = {
   class = module.class,
   is_module = module.is_module,
+  kept_parameters = module.kept_parameters,
   Module = module.Module,
   init = require "ztrain.nn.initialize",
 }

@@ -6,13 +6,17 @@ local util = require "ztrain.util"
 local M = {}
 
 -- A parameter of zeros; a scope does not free it, even where the model is made inside one.
-local function parameter(...)
-  return core.with_kind("parameters", core.zeros, ...):requires_grad_():keep()
-end
+local function parameter(...) return core.parameter(...):keep() end
 
 local function normal(t, std)
   if std > 0 then t:normal_(0, std) end
   return t
+end
+
+-- x in the dtype of a layer's weights, where it has another: layers of several dtypes work together.
+local function as_weight(x, weight)
+  local dtype = weight:dtype()
+  return x:dtype() == dtype and x or x:to(dtype)
 end
 
 local function check_size(who, name, value) util.check_number(who, name, value, 1, nil, true) end
@@ -44,7 +48,9 @@ function M.Linear:init(in_features, out_features, opts)
   self.act = opts.act
 end
 
-function M.Linear:forward(x) return core.linear(x, self.weight, self.bias, {act = self.act}) end
+function M.Linear:forward(x)
+  return core.linear(as_weight(x, self.weight), self.weight, self.bias, {act = self.act})
+end
 
 ---transformers' Conv1D: a linear layer whose weight lies the other way round.
 ---@class nn.Conv1D: Module
@@ -62,7 +68,9 @@ function M.Conv1D:init(nf, nx, opts)
   self.act = opts.act
 end
 
-function M.Conv1D:forward(x) return core.linear(x, self.weight, self.bias, {act = self.act, in_out = true}) end
+function M.Conv1D:forward(x)
+  return core.linear(as_weight(x, self.weight), self.weight, self.bias, {act = self.act, in_out = true})
+end
 
 ---Rows of `weight` by number: ids (...) -> (..., embedding_dim). Numbers count from 0.
 ---@class nn.Embedding: Module
@@ -100,8 +108,10 @@ end
 ---@return Tensor normalised
 ---@return Tensor? sum
 function M.LayerNorm:forward(x, residual)
-  if not residual then return core.layer_norm(x, self.weight, self.bias, self.eps) end
-  return core.residual_layer_norm(x, residual, self.weight, self.bias, self.eps)
+  local w, b, dtype = self.weight, self.bias, x:dtype()
+  if not residual then return core.layer_norm(as_weight(x, w), w, b, self.eps):to(dtype) end
+  local y, sum = core.residual_layer_norm(as_weight(x, w), as_weight(residual, w), w, b, self.eps)
+  return y:to(dtype), sum:to(residual:dtype())
 end
 
 ---While training, zeroes elements with probability p and scales the rest by 1 / (1 - p).

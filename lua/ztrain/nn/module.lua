@@ -13,6 +13,8 @@ local STATE = {} -- key of an instance's state
 ---@field names string[] registered fields in the order of assignment
 ---@field parent Module? where it was assigned first
 ---@field name string? the field's name there
+---@field kept boolean? mixed precision leaves the parameters' dtype alone
+---@field output dtype? what forward's results are converted to
 
 ---@class Module
 ---@field training boolean
@@ -120,6 +122,27 @@ local function count_children(self)
   return n
 end
 
+local float_dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
+
+local function convert_value(dtype, value)
+  if not util.is_tensor(value) or value:dtype() == dtype or not float_dtypes[value:dtype()] then return value end
+  return value:to(dtype)
+end
+
+-- Float tensors among the values, and in the fields of tables, in another dtype; gradients flow through.
+local function converted(dtype, ...)
+  local results = table.pack(...)
+  for i = 1, results.n do
+    local value = results[i]
+    if type(value) == "table" and not is_module(value) then
+      for key, item in pairs(value) do value[key] = convert_value(dtype, item) end
+    else
+      results[i] = convert_value(dtype, value)
+    end
+  end
+  return table.unpack(results, 1, results.n)
+end
+
 -- The metatable of a class's instances.
 local function instance_meta(class, name)
   return {
@@ -132,7 +155,11 @@ local function instance_meta(class, name)
       return value
     end,
     __newindex = assign,
-    __call = function(self, ...) return core.scope(self:path(), self.forward, self, ...) end,
+    __call = function(self, ...)
+      local output = rawget(self, STATE).output
+      if not output then return core.scope(self:path(), self.forward, self, ...) end
+      return core.scope(self:path(), function(...) return converted(output, self:forward(...)) end, ...)
+    end,
     __len = count_children,
     __tostring = function(self) return describe(self, "  ") end,
   }
@@ -283,7 +310,19 @@ function Module:zero_grad()
   for _, p in self:named_parameters() do p.grad = nil end
 end
 
-local float_dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
+---Whether mixed precision leaves the dtype of the parameters of this module, and of all below it, as it is: a float32 norm
+---among bfloat16 weights. Buffers always keep theirs.
+---@param on? boolean default true
+---@return self
+function Module:keep_dtype(on)
+  self[STATE].kept = on ~= false
+  return self
+end
+
+---What forward returns is converted to this dtype: float tensors, and those in the fields of a table (internal:
+---acc:prepare).
+---@param dtype dtype?
+function Module:convert_output(dtype) self[STATE].output = dtype end
 
 ---Converts parameters and buffers to a dtype (integer buffers stay) or moves them to a device. They are new tensors:
 ---make the optimizer afterwards. Shared ones stay shared.
@@ -370,6 +409,20 @@ function Module:load_state_dict(dict, opts)
     end
   end)
   return missing, unexpected
+end
+
+---The parameters whose dtype mixed precision leaves alone.
+---@param module Module
+---@return table<Tensor, boolean>
+function M.kept_parameters(module)
+  if not is_module(module) then util.raise("kept_parameters: a module is expected, not %s", util.describe(module)) end
+  local kept = {}
+  for _, m in ipairs(module:modules()) do
+    if m[STATE].kept then
+      for _, p in m:named_parameters() do kept[p] = true end
+    end
+  end
+  return kept
 end
 
 M.Module = M.class "Module"
