@@ -289,6 +289,7 @@ void zt_host_free(zt_host *host) {
 typedef struct zt_script {
   const char *name; /* of a file, where text is NULL */
   const char *text;
+  bool is_module; /* 'name' is: its function main gets the table of arguments */
   size_t nbytes;
   int n_args;
   char *const *args;
@@ -313,11 +314,16 @@ static void load_buffer(lua_State *L, const zt_script *script) {
   lua_error(L);
 }
 
-/* (script) */
-static int run_script(lua_State *L) {
-  const zt_script *script = lua_touserdata(L, 1);
-  luaL_checkstack(L, script->n_args + 8, "too many arguments");
-  set_arg(L, script);
+static void call_main(lua_State *L, const zt_script *script) {
+  lua_getglobal(L, "require");
+  lua_pushstring(L, script->name);
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "main");
+  lua_getglobal(L, "arg");
+  lua_call(L, 1, 0);
+}
+
+static void call_chunk(lua_State *L, const zt_script *script) {
   if (!script->text) {
     load_file(L, script->name);
   } else {
@@ -325,6 +331,18 @@ static int run_script(lua_State *L) {
   }
   for (int i = 0; i < script->n_args; i++) lua_pushstring(L, script->args[i]);
   lua_call(L, script->n_args, 0);
+}
+
+/* (script) */
+static int run_script(lua_State *L) {
+  const zt_script *script = lua_touserdata(L, 1);
+  luaL_checkstack(L, script->n_args + 8, "too many arguments");
+  set_arg(L, script);
+  if (script->is_module) {
+    call_main(L, script);
+  } else {
+    call_chunk(L, script);
+  }
   zt_lua_run_at_end(L);
   return 0;
 }
@@ -370,7 +388,11 @@ zt_status zt_host_run_file(zt_host *host, const char *path, int n_args, char *co
 
 zt_status zt_host_run_text(zt_host *host, const char *name, const char *text, size_t nbytes, int n_args,
                            char *const args[]) {
-  return run(host, &(zt_script){name, text, nbytes, n_args, args});
+  return run(host, &(zt_script){.name = name, .text = text, .nbytes = nbytes, .n_args = n_args, .args = args});
+}
+
+zt_status zt_host_run_module(zt_host *host, const char *name, int n_args, char *const args[]) {
+  return run(host, &(zt_script){.name = name, .is_module = true, .n_args = n_args, .args = args});
 }
 
 const char *zt_host_traceback(const zt_host *host) {

@@ -35,19 +35,29 @@ typedef struct zt_program {
 typedef int (*zt_command)(zt_program *program); /* returns the exit status */
 
 static int run_recipe(zt_program *program);
+static int run_library(zt_program *program);
 static int print_help(zt_program *program);
 static int print_version(zt_program *program);
 
 /* Words that may stand in the place of the recipe. */
 static const struct {
   const char *name;
+  const char *arguments; /* for the help; NULL: it does not show */
   zt_command run;
-} commands[] = {{"help", print_help}, {"version", print_version}};
+} commands[] = {
+    {"export", "CHECKPOINT FOLDER", run_library},
+    {"help", NULL, print_help},
+    {"version", NULL, print_version},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static int print_help(zt_program *program) {
   (void)program;
   const zt_option *o;
-  printf("usage: ztrain [options] recipe.lua [the recipe's options]\n\n");
+  printf("usage: ztrain [options] recipe.lua [the recipe's options]\n");
+  for (int i = 0; i < N_COMMANDS; i++)
+    if (commands[i].arguments) printf("       ztrain %s %s\n", commands[i].name, commands[i].arguments);
+  printf("\n");
   for (int i = 0; (o = zt_option_at(i)); i++) {
     int used = (int)(strlen(o->name) + (o->value ? 1 + strlen(o->value) : 0));
     printf("  --%s%s%s%*s  %s\n", o->name, o->value ? " " : "", o->value ? o->value : "", used < 32 ? 32 - used : 0, "",
@@ -91,7 +101,7 @@ static zt_status read_options(zt_program *p) {
 static zt_command find_command(const zt_program *p) {
   if (p->settings.help.given) return print_help;
   if (p->settings.version.given) return print_version;
-  for (size_t i = 0; i < sizeof commands / sizeof *commands && p->rest[0]; i++)
+  for (int i = 0; i < N_COMMANDS && p->rest[0]; i++)
     if (strcmp(p->rest[0], commands[i].name) == 0) return commands[i].run;
   return p->rest[0] ? run_recipe : NULL;
 }
@@ -176,9 +186,8 @@ static zt_status join(const zt_program *p, zt_world_options *options) {
   return ZT_OK;
 }
 
-static int run_host(const zt_program *p) {
-  zt_host *host;
-  zt_host_options options = {
+static zt_host_options host_options(const zt_program *p) {
+  return (zt_host_options){
       .context = {.device = p->settings.device.given ? p->settings.device.text : NULL,
                   .device_memory = (size_t)p->settings.device_memory.integer,
                   .world = world},
@@ -188,13 +197,29 @@ static int run_host(const zt_program *p) {
       .traceback = p->settings.debug.given,
       .on_failure = on_failure,
   };
+}
+
+/* Runs the recipe, or where there is one, the module. */
+static int run_host(const zt_program *p, const char *module) {
+  zt_host *host;
+  zt_host_options options = host_options(p);
   int n_args = 0, status = 0;
   while (p->rest[n_args + 1]) n_args++;
-  if (zt_host_new(&options, &host) != ZT_OK || zt_host_run_file(host, p->rest[0], n_args, p->rest + 1) != ZT_OK)
-    status = report(host);
+  zt_status st = zt_host_new(&options, &host);
+  if (st == ZT_OK)
+    st = module ? zt_host_run_module(host, module, n_args, p->rest + 1)
+                : zt_host_run_file(host, p->rest[0], n_args, p->rest + 1);
+  if (st != ZT_OK) status = report(host);
   zt_host_free(host);
   close_world();
   return status;
+}
+
+/* A command that is written in Lua. */
+static int run_library(zt_program *p) {
+  char module[80];
+  snprintf(module, sizeof module, "ztrain.commands.%s", p->rest[0]);
+  return run_host(p, module);
 }
 
 /* One process runs a recipe alone, or as the rank that its environment says it is; or it starts the ranks. */
@@ -215,7 +240,7 @@ static int run_recipe(zt_program *p) {
     return usage_error(text);
   }
   if (n > 1 && !launched) return zt_launch(n, p->all);
-  return found && join(p, &options) != ZT_OK ? report(NULL) : run_host(p);
+  return found && join(p, &options) != ZT_OK ? report(NULL) : run_host(p, NULL);
 }
 
 /* --- the process */

@@ -53,6 +53,8 @@ ZT_API void zt_host_free(zt_host *host);
 ZT_API zt_status zt_host_run_file(zt_host *host, const char *path, int n_args, char *const args[]);
 ZT_API zt_status zt_host_run_text(zt_host *host, const char *name, const char *text, size_t nbytes, int n_args,
                                   char *const args[]);
+/* The same for a module that require finds: calls its function main with the table 'arg'. */
+ZT_API zt_status zt_host_run_module(zt_host *host, const char *name, int n_args, char *const args[]);
 
 /* The traceback of the last run's error, or NULL; borrowed until the next run. */
 ZT_API const char *zt_host_traceback(const zt_host *host);
