@@ -145,9 +145,9 @@ local function stop_if_asked(self)
     if not t:is_built() then core.stop_signal(false) end
     return
   end
-  core.note_stop(signal)
   local name, saved = signal_names[signal] or signal, ""
   if self.project_dir and t:is_built() then saved = "; saved " .. self:save_state() end
+  core.note_stop(signal) -- from here on this rank's error is no failure of the others'
   util.raise("stopped by %s after step %d%s", name, self.step, saved)
 end
 
