@@ -83,7 +83,7 @@ static zt_status odd_sizes(zt_world *w, int rank) {
 
 /* Many collectives in a row, in an order that all know, with ranks that are late now and then. */
 static zt_status stress(zt_world *w, int rank) {
-  for (uint64_t n = 0; n < 1500; n++) {
+  for (uint64_t n = 0; n < 800; n++) {
     uint64_t draw = zt_rng_mix(scratch_seed(), n), own = zt_rng_mix(draw, (uint64_t)rank);
     size_t nbytes = draw / 4 % 97 == 0 ? draw % 3000000 : draw % 3000;
     if (own % 100 == 0) crew_sleep(1e-3);
@@ -207,6 +207,12 @@ static zt_status stats(zt_world *w, int rank) {
   zt_world_set_where(w, here, "recipe.lua:1");
   zt_label label = zt_label_here(w, "parameters of page", 3, "h.1");
   CHECK(strcmp(label.where, "recipe.lua:1") == 0 && label.id == 3);
+  char path[128] = "";
+  memset(path, 'a', 110);
+  strcat(path, ".lua:7");
+  zt_world_set_where(w, here, path);
+  CHECK(strcmp(zt_label_here(w, NULL, -1, NULL).where + 83, "aaaaaa.lua:7") == 0);
+  zt_world_set_where(w, NULL, NULL);
   ZT_TRY(zt_all_gather(w, &label, data, 100));
   CHECK(zt_comm_get_stats(w).nbytes_sent == (uint64_t)(100 * others));
   ZT_TRY(zt_all_to_all(w, &label, data, data + 800, 50));
