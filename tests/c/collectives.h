@@ -14,21 +14,24 @@
                      (unsigned long long)scratch_seed());                              \
   } while (0)
 
-/* Byte i of what rank 'from' has for rank 'to' (or for all) in a collective: every rank can tell everybody's. */
+/* Bytes that rank 'from' has for rank 'to' (or for all) in a collective, eight at a time: every rank can tell everybody's. */
+static uint64_t first_bytes(uint64_t collective, int from, int to) {
+  return zt_rng_mix(zt_rng_mix(scratch_seed(), collective), (uint64_t)(from * 100 + to));
+}
+static uint64_t next_bytes(uint64_t bytes) { return bytes * 6364136223846793005u + 1442695040888963407u; }
+
 static void fill(unsigned char *data, size_t nbytes, uint64_t collective, int from, int to) {
-  uint64_t key = zt_rng_mix(zt_rng_mix(scratch_seed(), collective), (uint64_t)(from * 100 + to));
-  for (size_t i = 0; i < nbytes; i++) {
-    if (i % 8 == 0) key = key * 6364136223846793005u + 1442695040888963407u;
-    data[i] = (unsigned char)(key >> (8 * (i % 8)));
-  }
+  uint64_t bytes = first_bytes(collective, from, to);
+  for (; nbytes >= sizeof bytes; nbytes -= sizeof bytes, data += sizeof bytes, bytes = next_bytes(bytes))
+    memcpy(data, &bytes, sizeof bytes);
+  memcpy(data, &bytes, nbytes);
 }
 
 static bool is_filled(const unsigned char *data, size_t nbytes, uint64_t collective, int from, int to) {
-  unsigned char *expected = malloc(nbytes + 1);
-  fill(expected, nbytes, collective, from, to);
-  bool same = memcmp(data, expected, nbytes) == 0;
-  free(expected);
-  return same;
+  uint64_t bytes = first_bytes(collective, from, to);
+  for (; nbytes >= sizeof bytes; nbytes -= sizeof bytes, data += sizeof bytes, bytes = next_bytes(bytes))
+    if (memcmp(data, &bytes, sizeof bytes) != 0) return false;
+  return memcmp(data, &bytes, nbytes) == 0;
 }
 
 /* --- bytes */
