@@ -55,6 +55,13 @@ function M.read(path)
   return text
 end
 
+---Runs a shell command; gives the exit status (128 + signal), standard output, error output, and the seconds it took.
+function M.shell(command)
+  local folder, start = M.folder(), zt.time()
+  local _, kind, status = os.execute(("{ %s ; } >%s/out 2>%s/err </dev/null"):format(command, folder, folder))
+  return kind == "signal" and 128 + status or status, M.read(folder .. "/out"), M.read(folder .. "/err"), zt.time() - start
+end
+
 ---The message of the error that fn raises.
 function M.message(fn, ...)
   local ok, message = pcall(fn, ...)
