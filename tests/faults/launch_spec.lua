@@ -1,11 +1,12 @@
--- Ranks that were started together end together: what each prints, with which status, and how soon. The numbers are those
--- of fault reports of other trainers.
+-- Ranks that were started together end together: what each prints, with which status, and how soon. The numbers are
+-- those of fault reports of other trainers.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/../lua/?.lua;" .. package.path
 local support = require "support"
-local shell = support.shell
 local ztrain = assert(os.getenv "ZTRAIN", "ZTRAIN names the program")
 
 local folder, recipe
+
+local function shell(command, ...) return support.shell(command:format(...)) end
 
 -- late() comes when the other ranks have long been where they go.
 local function write(text)
@@ -16,7 +17,7 @@ end
 -- Runs a recipe of that text (its lines count from 2) with options; as support.shell.
 local function run(options, text, arguments)
   write(text)
-  return shell(("%s %s %s %s"):format(ztrain, options, recipe, arguments or ""))
+  return shell("%s %s %s %s", ztrain, options, recipe, arguments or "")
 end
 
 -- The lines of the error output, sorted, without the recipe's folder.
@@ -27,10 +28,10 @@ local function lines(err)
   return list
 end
 
--- How many processes have that in their command line. The shell that asks is not one: the pattern does not match itself.
+-- How many processes have that in their command line. The pattern does not match the shell that asks.
 local function processes(what)
   local pattern = ("[%s]%s"):format(what:sub(1, 1), what:sub(2)):gsub("%.", "[.]")
-  local _, out = shell(("pgrep -fc '%s' || true"):format(pattern))
+  local _, out = shell("pgrep -fc '%s' || true", pattern)
   return tonumber(out)
 end
 
@@ -114,7 +115,7 @@ describe("ranks", function()
   end)
 
   it("all say that there is no such recipe", function()
-    local status, out, err = shell(("%s -n 2 %s/missing.lua"):format(ztrain, folder))
+    local status, out, err = shell("%s -n 2 %s/missing.lua", ztrain, folder)
     assert.are.same({1, ""}, {status, out})
     assert.are.same({
       "ztrain: rank 0/2: cannot read missing.lua: No such file or directory",
@@ -163,8 +164,8 @@ describe("ranks", function()
   it("end with the process that started them, and what they have started as well", function()
     local sleep = nap()
     write(([[os.execute "sleep %s"]]):format(sleep))
-    local _, out = shell(("%s -n 2 %s & sleep 0.5; pgrep -fc 'sleep %s'; kill -9 $!; wait; sleep 0.3"):format(ztrain, recipe,
-      sleep))
+    local start = "%s -n 2 %s & sleep 0.5; pgrep -fc 'sleep %s'; kill -9 $!; wait; sleep 0.3"
+    local _, out = shell(start, ztrain, recipe, sleep)
     assert.is_true(tonumber(out) >= 2)
     assert.are.equal(0, processes("sleep " .. sleep))
   end)
@@ -200,13 +201,13 @@ describe("ranks", function()
     for name, status in pairs {INT = 130, TERM = 143} do
       write(text .. "while true do end")
       local start = "env --default-signal=INT %s -n 3 %s & sleep 0.7; kill -%s $!; wait $!"
-      local got, out, err, seconds = shell(start:format(ztrain, recipe, name))
+      local got, out, err, seconds = shell(start, ztrain, recipe, name)
       assert.are.same({status, "ready\n", 3}, {got, out, #lines(err)})
       for _, line in ipairs(lines(err)) do assert.matches("stopped by SIG" .. name .. "$", line) end
       assert.is_true(seconds < 5)
       write(text .. "core.stop_signal(true)\nwhile true do end")
-      start = "env --default-signal=INT %s -n 3 %s & sleep 0.7; kill -%s $!; sleep 0.3; kill -0 $! && kill -%s $!; wait $!"
-      got, out, err, seconds = shell(start:format(ztrain, recipe, name, name))
+      start = start:gsub("; wait", "; sleep 0.3; kill -0 $! && kill -%%s $!; wait")
+      got, out, err, seconds = shell(start, ztrain, recipe, name, name)
       assert.are.same({status, "ready\n", ""}, {got, out, err})
       assert.is_true(seconds < 5)
     end
@@ -227,9 +228,9 @@ describe("ranks", function()
   end)
 
   it("leave an ignored SIGINT ignored", function()
-    write "local n = 0\nfor i = 1, 2e8 do n = n + i end\nprint 'done'"
-    local status, out = shell(("env --ignore-signal=INT %s -n 2 %s & sleep 0.3; kill -INT $!; kill -INT $!; wait $!"):format(
-      ztrain, recipe))
+    write "local n = 0\nfor i = 1, 1e8 do n = n + i end\nprint 'done'"
+    local start = "env --ignore-signal=INT %s -n 2 %s & sleep 0.3; kill -INT $!; kill -INT $!; wait $!"
+    local status, out = shell(start, ztrain, recipe)
     assert.are.same({0, "done\n"}, {status, out})
   end)
 
@@ -258,7 +259,7 @@ describe("ranks", function()
     _, out = run("-n " .. 2 * cores, text) -- more than cores: where they run is the system's matter
     for mask, threads in out:gmatch "(%S+) (%d+)\n" do assert.are.same({"1", true}, {threads, #mask > 1}) end
     write(text)
-    _, out = shell(("OMP_NUM_THREADS=3 %s -n 2 %s"):format(ztrain, recipe))
+    _, out = shell("OMP_NUM_THREADS=3 %s -n 2 %s", ztrain, recipe)
     assert.matches("^%S+ 3\n%S+ 3\n$", out)
   end)
 end)
@@ -277,11 +278,10 @@ describe("an environment of ranks", function()
   local function two(text)
     port = port + 1
     write(text)
-    local one = ("MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 RANK=%%d LOCAL_RANK=%%d %s %s"):format(
-      port, ztrain, recipe)
-    local status, out, err = shell(("%s & %s; first=$?; wait $!; echo $?; exit $first"):format(one:format(1, 1),
-      one:format(0, 0)))
-    return status, out, err
+    local function start(rank)
+      return ("MASTER_ADDR=127.0.0.1 MASTER_PORT=%d WORLD_SIZE=2 RANK=%d %s %s"):format(port, rank, ztrain, recipe)
+    end
+    return shell("%s & %s; first=$?; wait $!; echo $?; exit $first", start(1), start(0))
   end
 
   it("is joined", function()
@@ -304,18 +304,18 @@ describe("an environment of ranks", function()
       ["RANK=0 WORLD_SIZE=2"] = "no MASTER_PORT",
       ["RANK=0 WORLD_SIZE=2 MASTER_PORT=1 LOCAL_RANK=3 LOCAL_WORLD_SIZE=2"] = "LOCAL_RANK=3",
     } do
-      local status, out, err = shell(("%s %s %s"):format(environment, ztrain, recipe))
+      local status, out, err = shell("%s %s %s", environment, ztrain, recipe)
       assert.are.same({2, ""}, {status, out}, err)
       assert.is_truthy(err:find(message, 1, true), err)
     end
-    local status, out = shell(("RANK=0 WORLD_SIZE=1 %s -n 2 %s"):format(ztrain, recipe))
+    local status, out = shell("RANK=0 WORLD_SIZE=1 %s -n 2 %s", ztrain, recipe)
     assert.are.same({0, "ran\n"}, {status, out})
   end)
 
   it("excludes -n", function()
-    local status, out, err = shell(("RANK=0 WORLD_SIZE=2 MASTER_PORT=1 %s -n 2 %s"):format(ztrain, recipe))
+    local status, out, err = shell("RANK=0 WORLD_SIZE=2 MASTER_PORT=1 %s -n 2 %s", ztrain, recipe)
     assert.are.same({2, ""}, {status, out})
-    assert.are.equal("ztrain: the environment says that this is rank 0 of 2: it joins them, and starts no ranks (-n 2); see "
-      .. "ztrain --help\n", err)
+    local message = "ztrain: the environment says that this is rank 0 of 2: it joins them, and starts no ranks (-n 2)"
+    assert.are.equal(message .. "; see ztrain --help\n", err)
   end)
 end)

@@ -59,10 +59,16 @@ describe("ztrain", function()
     local status, out = run("--help")
     assert.are.equal(0, status)
     assert.matches("^usage: ztrain ", out)
-    for option in ("num_processes N,mixed_precision no|fp16|bf16,zero_stage 0..3,gradient_accumulation_steps N,"
-      .. "gradient_clipping NORM,accumulate sharded|local,page-size SIZE,resident-memory SIZE|none,no-overlap ,hash ,"
-      .. "collective-timeout SECONDS,cpu ,device NAME,device-memory SIZE,debug ,help ,version "):gmatch "[^,]+" do
+    local options = "num_processes N,mixed_precision no|fp16|bf16,zero_stage 0..3,gradient_accumulation_steps N,"
+      .. "gradient_clipping NORM,accumulate sharded|local,page-size SIZE,resident-memory SIZE|none,no-overlap ,"
+      .. "hash ,collective-timeout SECONDS,cpu ,device NAME,device-memory SIZE,debug ,help ,version "
+    for option in options:gmatch "[^,]+" do
       assert.is_truthy(out:find("  --" .. option, 1, true), option)
+    end
+    local guide = read "docs/guide.md"
+    for name in out:gmatch "\n  (%-%-%S+)" do
+      local common = name == "--help" or name == "--version"
+      assert.is_truthy(common or guide:match("|[^\n]*`" .. name:gsub("%p", "%%%0") .. "[ `]"), name)
     end
     status, out = run("--version")
     assert.are.equal(0, status)
@@ -86,7 +92,7 @@ describe("ztrain", function()
       ["-n 0 x.lua"] = "option '--num_processes': '0' is not an integer from 1 to 4096",
       ["-n"] = "option '--num_processes' needs a value: N",
       ["--gradient_clipping nan x.lua"] = "option '--gradient_clipping': 'nan' is not a number from 0 on",
-      ["--gradient_accumulation_steps 0 x.lua"] = "option '--gradient_accumulation_steps': '0' is not an integer from 1",
+      ["--gradient_accumulation_steps 0 x.lua"] = "gradient_accumulation_steps': '0' is not an integer from 1",
       ["--mixed_precision bf61 x.lua"] = "'bf61' is not one of no, fp16, bf16; did you mean 'bf16'?",
       ["--accumulate x x.lua"] = "option '--accumulate': 'x' is not one of sharded, local; see",
       ["--resident-memory some x.lua"] = "'some' is not a size such as 24GiB, or none",
@@ -122,11 +128,11 @@ describe("ztrain", function()
     end
     assert.are.same({}, settings "--debug --cpu --device-memory 1GiB")
     assert.are.same({
-      "accumulate=local string", "gradient_accumulation_steps=3 integer", "gradient_clipping=0.5 float", "hash=true boolean",
-      "mixed_precision=bf16 string", "num_processes=1 integer", "overlap=false boolean", "page_size=1572864 integer",
-      "resident_memory=2000000 integer", "zero_stage=0 integer",
-    }, settings("-n 1 --mixed-precision bf16 --zero_stage=0 --gradient-accumulation-steps 3 --gradient_clipping .5 --hash "
-      .. "--accumulate local --page-size 1.5MiB --resident_memory 2MB --no-overlap"))
+      "accumulate=local string", "gradient_accumulation_steps=3 integer", "gradient_clipping=0.5 float",
+      "hash=true boolean", "mixed_precision=bf16 string", "num_processes=1 integer", "overlap=false boolean",
+      "page_size=1572864 integer", "resident_memory=2000000 integer", "zero_stage=0 integer",
+    }, settings("-n 1 --mixed-precision bf16 --zero_stage=0 --gradient-accumulation-steps 3 --gradient_clipping .5 "
+      .. "--hash --accumulate local --page-size 1.5MiB --resident_memory 2MB --no-overlap"))
     assert.are.same({"resident_memory=0 integer"}, settings "--resident-memory 1GiB --resident-memory none")
   end)
 
@@ -134,9 +140,10 @@ describe("ztrain", function()
     local text = [[
       local core = require "ztrain.core"
       core.at_end(function() print "first" core.at_end(function() print "third" end) end)
-      core.at_end(function() print "second" error(..., 0) end)
+      local how = ...
+      core.at_end(function() print "second" error(how, 0) end)
       print "script"
-      if ... == "fail" then error "x" end]]
+      if how == "fail" then error "x" end]]
     local status, out, err = recipe(text, "boom")
     assert.are.same({1, "script\nfirst\nsecond\n", "ztrain: boom\n"}, {status, out, err})
     status, out = recipe(text, "fail")

@@ -59,7 +59,8 @@ end
 function M.shell(command)
   local folder, start = M.folder(), zt.time()
   local _, kind, status = os.execute(("{ %s ; } >%s/out 2>%s/err </dev/null"):format(command, folder, folder))
-  return kind == "signal" and 128 + status or status, M.read(folder .. "/out"), M.read(folder .. "/err"), zt.time() - start
+  local seconds = zt.time() - start
+  return kind == "signal" and 128 + status or status, M.read(folder .. "/out"), M.read(folder .. "/err"), seconds
 end
 
 ---The message of the error that fn raises.
