@@ -216,7 +216,8 @@ static int l_all_reduce_tensor(lua_State *L) {
   zt_world *w = world_of(L);
   agree(L, &label, t, 0);
   if (mean && !zt_dtype_is_float(t->dtype))
-    zt_lua_raise(L, "%s: the mean of %s is not of that dtype; reduce the sum", label.what, zt_dtype_name(t->dtype));
+    zt_lua_raise(L, "%s: the mean of %s tensors is none of that dtype; reduce the sum", label.what,
+                 zt_dtype_name(t->dtype));
   zt_tensor *sum = push_copy(L, t, mean ? zt_dtype_stat(t->dtype) : t->dtype);
   void **box = read_tensor(L, sum);
   size_t count = (size_t)zt_tensor_count(sum);

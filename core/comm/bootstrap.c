@@ -188,7 +188,7 @@ static zt_status be_found(zt_world *w) {
   gathering *g = zt_calloc(1, sizeof *g);
   ZT_CHECK_ALLOC(g);
   g->w = w, g->conns = w->control->conns, g->n_in = 1;
-  g->polls = zt_calloc((size_t)(1 + MAX_STRANGERS + o->size), sizeof *g->polls);
+  g->polls = zt_calloc(1 + MAX_STRANGERS + (size_t)o->size, sizeof *g->polls);
   zt_status st = g->polls ? ZT_OK : ZT_NOMEM;
   if (st == ZT_OK && o->listen_fd < 0) st = zt_listen(is_local(o->address), &o->port, &o->listen_fd);
   if (st == ZT_OK) st = zt_no_blocking(o->listen_fd); /* who knocked may be gone when it is accepted */

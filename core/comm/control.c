@@ -64,7 +64,8 @@ static void lost(zt_world *w, int i, const char *why) {
   int rank = rank_at(w, i);
   snprintf(text, sizeof text, "rank %d/%d died (%.160s)", rank, w->options.size, why);
   zt_conn_close(&c->conns[i]);
-  if (!is_first(w) || !c->peers[rank].ended) zt_control_fail(w, text, 1, true);
+  bool expected = is_first(w) ? c->peers[rank].ended : c->all_ended;
+  if (!expected) zt_control_fail(w, text, 1, true);
 }
 
 /* Calls on_failure where it is due; without the lock. */
@@ -204,6 +205,10 @@ static bool from_first(zt_world *w, uint16_t type, const char *payload, size_t n
       notice[sizeof notice - 1] = '\0';
       notify(w, notice);
       return true;
+    case ZT_END:
+      w->control->all_ended = true;
+      pthread_cond_broadcast(&w->control->changed);
+      return nbytes == 0;
     default:
       return false;
   }
@@ -263,7 +268,7 @@ static void *thread_main(void *user) {
     }
     pthread_mutex_unlock(&w->lock);
     if (stop) return NULL;
-    int n = poll(c->polls, (nfds_t)(1 + c->n_conns), (int)(1000 * tick_seconds));
+    int n = poll(c->polls, 1 + (nfds_t)c->n_conns, (int)(1000 * tick_seconds));
     pthread_mutex_lock(&w->lock);
     if (n >= 0) handle(w);
     pthread_mutex_unlock(&w->lock);
@@ -304,21 +309,25 @@ zt_status zt_control_open(zt_world *w) {
   return start_thread(w);
 }
 
+static bool all_others_ended(const zt_world *w) {
+  for (int r = 1; r < w->options.size; r++)
+    if (!w->control->peers[r].ended) return false;
+  return true;
+}
+
+/* With the lock. */
 static void say_goodbye(zt_world *w) {
   zt_control *c = w->control;
   zt_report bye;
-  if (!is_first(w)) {
-    report(w, &bye);
-    send_to(w, 0, ZT_BYE, &bye, sizeof bye);
+  if (is_first(w)) {
+    c->peers[0].ended = true;
+    while (!atomic_load(&w->failed) && !all_others_ended(w)) pthread_cond_wait(&c->changed, &w->lock);
+    if (!atomic_load(&w->failed)) send_to_all(w, ZT_END, NULL, 0);
     return;
   }
-  c->peers[0].ended = true;
-  for (int r = 1; r < w->options.size && !atomic_load(&w->failed);) {
-    if (c->peers[r].ended)
-      r++;
-    else
-      pthread_cond_wait(&c->changed, &w->lock);
-  }
+  report(w, &bye);
+  send_to(w, 0, ZT_BYE, &bye, sizeof bye);
+  while (w->plane->ends_together && !atomic_load(&w->failed) && !c->all_ended) pthread_cond_wait(&c->changed, &w->lock);
 }
 
 /* What was said last may still be on its way. */

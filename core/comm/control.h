@@ -16,6 +16,7 @@ enum {
   ZT_ASK,       /* rank 0: where are you? uint32_t round */
   ZT_ANSWER,    /* rank r: zt_answer */
   ZT_NOTIFY,    /* rank 0: a notice for the log */
+  ZT_END,       /* rank 0: all ended in good order */
 };
 
 /* The fields up to 'size' stay at their places in all versions, so that each understands another's. */
@@ -44,6 +45,7 @@ typedef struct zt_control {
   double looked;          /* when this rank last asked to be looked at */
   char notice[1024];      /* for the log, of the thread that waits */
   atomic_bool has_notice;
+  bool all_ended;
   bool by_others; /* the failure came from outside and */
   bool told;      /* on_failure was called */
   zt_conn *conns; /* rank 0: [r] goes to rank r, [0] is closed; others: [0] goes to rank 0 */
@@ -63,7 +65,7 @@ zt_status zt_bootstrap(zt_world *w);
 
 /* The whole: bootstrap, then the thread. */
 zt_status zt_control_open(zt_world *w);
-/* Says goodbye where the world has not failed; rank 0 waits for everybody's. */
+/* Says goodbye where the world has not failed; rank 0 waits for everybody's, and all do where the plane ends together. */
 void zt_control_close(zt_world *w);
 
 /* Fails with what a frame FAIL says. */

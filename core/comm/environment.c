@@ -41,8 +41,13 @@ static bool is_there(int kind) {
   return getenv(l->rank) && getenv(l->size) && (local || kind == TORCHRUN);
 }
 
-static zt_status read_number(const char *name, long low, long high, int *out) {
+static const char *text_of(const char *name) {
   const char *text = getenv(name);
+  return text ? text : "";
+}
+
+static zt_status read_number(const char *name, long low, long high, int *out) {
+  const char *text = text_of(name);
   char *end;
   errno = 0;
   long value = strtol(text, &end, 10);
@@ -55,7 +60,7 @@ static zt_status read_number(const char *name, long low, long high, int *out) {
 
 /* Slurm's "2(x3),1": 2 tasks on each of nodes 0 to 2, 1 on node 3. */
 static zt_status tasks_of_node(const char *name, long node, int *out) {
-  const char *text = getenv(name), *p = text;
+  const char *text = text_of(name), *p = text;
   while (isdigit((unsigned char)*p)) {
     char *end;
     long tasks = strtol(p, &end, 10), times = 1;

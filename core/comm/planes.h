@@ -11,6 +11,7 @@
 ** calls zt_world_check every 50 ms at the least, and returns what it says. */
 typedef struct zt_plane_ops {
   const char *name;
+  bool ends_together; /* close is for all ranks at once: nobody's is called before all have ended */
   /* Before ranks know each other: what rank 0 has to hand out (w->handle), or what finds rank 0. '*out' is the plane's own,
   ** given to its calls; where it is not NULL, close is called, also after a failure. */
   zt_status (*prepare)(zt_world *w, void **out);
@@ -25,7 +26,7 @@ typedef struct zt_plane_ops {
 
 enum { ZT_SHM_PIECE = 1 << 20 }; /* bytes of a rank that are on their way at a time */
 
-extern const zt_plane_ops zt_self_plane, zt_shm_plane;
+extern const zt_plane_ops zt_self_plane, zt_shm_plane, zt_mpi_plane;
 
 /* By name; NULL is the name of the one that fits the world. */
 zt_status zt_plane_find(const zt_world_options *options, const zt_plane_ops **out);

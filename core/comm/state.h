@@ -39,13 +39,15 @@ struct zt_world {
   zt_world_options options; /* its strings are not kept */
   const zt_plane_ops *plane;
   void *plane_state;
+  bool opened;                /* all ranks are there */
   char handle[64];            /* what rank 0's plane hands to the others' */
   struct zt_control *control; /* NULL: one rank */
   zt_world_where where;
   void *where_user;
-  zt_comm_stats stats;
+  pthread_t where_thread; /* that set them */
 
   pthread_mutex_t lock;         /* of what follows */
+  zt_comm_stats stats;          /* the thread of the collective may read it without */
   zt_entry log[ZT_LOG_ENTRIES]; /* collective 'seq' stands in log[seq % ZT_LOG_ENTRIES] */
   uint64_t seq;                 /* of the last collective that began */
   double since;                 /* when it began (zt_now); 0: it is done */
@@ -63,7 +65,7 @@ double zt_now(void);
 /* ZT_PEER with the message where the world has failed. Whoever waits calls it: it also gives the log its notices. */
 zt_status zt_world_check(zt_world *w);
 
-/* This rank met another in another collective: rank 0 looks, and the world fails. */
-void zt_world_suspect(zt_world *w);
+/* This rank met another in another collective: lets rank 0 look, and returns when the world has failed. */
+zt_status zt_world_differs(zt_world *w);
 
 #endif

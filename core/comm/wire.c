@@ -154,7 +154,7 @@ static zt_status dial_one(const struct addrinfo *a, double seconds, int *out) {
   return ZT_OK;
 }
 
-zt_status zt_dial(const char *address, int port, double seconds, int *fd) {
+zt_status zt_dial(const char *address, int port, double seconds, int *out) {
   const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   struct addrinfo *found;
   char service[16];
@@ -162,7 +162,7 @@ zt_status zt_dial(const char *address, int port, double seconds, int *fd) {
   int code = getaddrinfo(address, service, &hints, &found);
   if (code != 0) return zt_fail(ZT_IO, "%s", gai_strerror(code));
   zt_status st = zt_fail(ZT_IO, "it has no address");
-  for (struct addrinfo *a = found; a && st != ZT_OK; a = a->ai_next) st = dial_one(a, seconds, fd);
+  for (struct addrinfo *a = found; a && st != ZT_OK; a = a->ai_next) st = dial_one(a, seconds, out);
   freeaddrinfo(found);
   return st;
 }

@@ -44,8 +44,8 @@ zt_status zt_conn_receive(zt_conn *c, uint16_t *type, char payload[ZT_FRAME_BYTE
 
 zt_status zt_no_blocking(int fd);
 /* A socket that listens at 'port' (0: any, *port is then which): on this machine's loopback alone, or everywhere. */
-zt_status zt_listen(bool loopback, int *port, int *fd);
+zt_status zt_listen(bool loopback, int *port, int *out);
 /* A connection to a host, or the reason why there is none within 'seconds'. */
-zt_status zt_dial(const char *address, int port, double seconds, int *fd);
+zt_status zt_dial(const char *address, int port, double seconds, int *out);
 
 #endif

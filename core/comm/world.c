@@ -39,7 +39,8 @@ static zt_world_options filled(const zt_world_options *options) {
 /* The plane's first half, the connections, its second half, and a barrier that all pass or none. */
 static zt_status join(zt_world *w) {
   ZT_TRY(w->plane->prepare(w, &w->plane_state));
-  if (w->options.size == 1) return ZT_OK;
+  w->opened = w->options.size == 1;
+  if (w->opened) return ZT_OK;
   ZT_TRY(zt_control_open(w));
   zt_status st = w->plane->open(w, w->plane_state);
   if (st != ZT_OK) {
@@ -47,7 +48,10 @@ static zt_status join(zt_world *w) {
     return st;
   }
   ZT_TRY(zt_barrier(w, NULL));
+  pthread_mutex_lock(&w->lock);
   w->stats = (zt_comm_stats){.hash = w->stats.hash};
+  pthread_mutex_unlock(&w->lock);
+  w->opened = true;
   return ZT_OK;
 }
 
@@ -119,10 +123,15 @@ zt_status zt_world_check(zt_world *w) {
   return ZT_OK;
 }
 
-void zt_world_suspect(zt_world *w) {
+zt_status zt_world_differs(zt_world *w) {
+  const struct timespec slice = {.tv_nsec = 20 * 1000 * 1000};
   pthread_mutex_lock(&w->lock);
   zt_control_look(w, true);
   pthread_mutex_unlock(&w->lock);
+  for (;;) {
+    ZT_TRY(zt_world_check(w));
+    nanosleep(&slice, NULL);
+  }
 }
 
 void zt_world_set_on_failure(zt_world *w, zt_world_on_failure fn, void *user) {
@@ -134,4 +143,6 @@ void zt_world_set_on_failure(zt_world *w, zt_world_on_failure fn, void *user) {
   pthread_mutex_unlock(&w->calling);
 }
 
-void zt_world_set_where(zt_world *w, zt_world_where fn, void *user) { w->where = fn, w->where_user = user; }
+void zt_world_set_where(zt_world *w, zt_world_where fn, void *user) {
+  w->where = fn, w->where_user = user, w->where_thread = pthread_self();
+}

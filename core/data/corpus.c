@@ -292,6 +292,18 @@ static zt_status encode(zt_corpus *corpus, const cache_key *key, const zt_tokeni
   return zt_wrap(st, "%s", corpus->path);
 }
 
+/* Of several processes that want the same ids at once, the first encodes, and the others wait and read. Where a folder
+** cannot be locked, each encodes. */
+static zt_status encode_once(zt_corpus *corpus, const cache_key *key, const zt_tokenizer *tok, const char *cache) {
+  int lock;
+  zt_status st = cache ? zt_folder_lock(cache, &lock) : ZT_IO;
+  if (st == ZT_NOMEM) return st;
+  bool locked = st == ZT_OK;
+  st = locked && use_cache(corpus, key, cache) ? ZT_OK : encode(corpus, key, tok, cache);
+  if (locked) zt_folder_unlock(lock);
+  return st;
+}
+
 static zt_status find_ids(zt_corpus *corpus, const zt_tokenizer *tok, const char *cache_folder) {
   cache_key key;
   zt_buffer cache = {0};
@@ -299,7 +311,7 @@ static zt_status find_ids(zt_corpus *corpus, const zt_tokenizer *tok, const char
   if (key.text_nbytes == 0) return zt_fail(ZT_FORMAT, "%s: the file is empty", corpus->path);
   zt_status st = cache_path(cache_folder, &key, &cache);
   bool in_use = st == ZT_OK && cache.data && use_cache(corpus, &key, cache.data);
-  if (st == ZT_OK && !in_use) st = encode(corpus, &key, tok, cache.data);
+  if (st == ZT_OK && !in_use) st = encode_once(corpus, &key, tok, cache.data);
   zt_buffer_clear(&cache);
   return st;
 }

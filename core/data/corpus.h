@@ -12,7 +12,8 @@
 typedef struct zt_corpus zt_corpus;
 
 /* 'cache_folder' NULL: $XDG_CACHE_HOME/ztrain or ~/.cache/ztrain; where it cannot be written the ids stay in memory.
-** An empty file, or one too short for a single block, raises. Encodes on all cores. */
+** An empty file, or one too short for a single block, raises. Encodes on all cores; processes that open the same text at
+** once wait for the first, and read what it wrote. */
 ZT_API zt_status zt_corpus_open(const char *text_path, const zt_tokenizer *tok, size_t block_size,
                                 const char *cache_folder, zt_corpus **out);
 ZT_API void zt_corpus_close(zt_corpus *corpus); /* NULL ok */

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -156,17 +157,28 @@ zt_status zt_writer_write(zt_writer *w, const void *data, size_t nbytes) {
 
 size_t zt_writer_nbytes(const zt_writer *w) { return w->nbytes; }
 
-/* A rename is on disk once its folder is. Some file systems know no fsync of folders and say EINVAL. */
-static zt_status sync_folder(const char *path) {
+static zt_status fail_folder(const char *what, const char *path) {
+  return zt_fail(ZT_IO, "cannot %s the folder of '%s': %s", what, path, strerror(errno));
+}
+
+/* The folder in which 'path' lies. */
+static zt_status open_folder(const char *path, int *fd) {
   const char *slash = strrchr(path, '/');
-  char *folder = slash ? zt_strdup(path) : zt_strdup(".");
+  char *folder = zt_strdup(slash ? path : ".");
   ZT_CHECK_ALLOC(folder);
   if (slash) folder[slash == path ? 1 : slash - path] = 0;
-  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-  zt_status st = ok ? ZT_OK : zt_fail(ZT_IO, "cannot sync the folder '%s': %s", folder, strerror(errno));
-  if (fd >= 0) close(fd);
+  *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  zt_status st = *fd < 0 ? fail_folder("open", path) : ZT_OK;
   zt_free(folder);
+  return st;
+}
+
+/* A rename is on disk once its folder is. Some file systems know no fsync of folders and say EINVAL. */
+static zt_status sync_folder(const char *path) {
+  int fd;
+  ZT_TRY(open_folder(path, &fd));
+  zt_status st = fsync(fd) == 0 || errno == EINVAL ? ZT_OK : fail_folder("sync", path);
+  close(fd);
   return st;
 }
 
@@ -218,6 +230,19 @@ zt_status zt_file_append(const char *path, const void *data, size_t nbytes) {
 }
 
 /* --- folders */
+
+zt_status zt_folder_lock(const char *path, int *lock) {
+  ZT_TRY(open_folder(path, lock));
+  while (flock(*lock, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    zt_status st = fail_folder("lock", path);
+    close(*lock);
+    return st;
+  }
+  return ZT_OK;
+}
+
+void zt_folder_unlock(int lock) { close(lock); }
 
 static zt_status make_dir(const char *path) {
   struct stat info;

@@ -35,6 +35,11 @@ ZT_API zt_status zt_file_write(const char *path, const void *data, size_t nbytes
 /* Adds the whole of 'data' to the end of a file, made where it does not exist, or nothing of it. */
 ZT_API zt_status zt_file_append(const char *path, const void *data, size_t nbytes);
 
+/* Waits until nobody else, of any process, holds the folder in which 'path' lies; then holds it until the unlock, or the
+** end of the process. ZT_IO where the file system knows no locks. */
+ZT_API zt_status zt_folder_lock(const char *path, int *lock);
+ZT_API void zt_folder_unlock(int lock);
+
 ZT_API zt_status zt_make_dirs(const char *path); /* as mkdir -p */
 ZT_API bool zt_file_exists(const char *path);    /* a file or folder that can be seen from here */
 

@@ -187,6 +187,9 @@ typedef struct zt_optim_step {
   ** unscaled, 0 where ignored. Target: 1 - smoothing on the label, plus smoothing / cols everywhere. ld: row stride */ \
   K(cross_entropy, (zt_stream *s, zt_dtype t, void *loss, void *grad, const void *logits, const int64_t *labels,        \
                     int64_t ignore_index, double smoothing, size_t rows, size_t cols, size_t ld))                       \
+  /* y = x * *factor in stat(tx), rounded once; factor is one element of stat(tx), on the device. y may be x. float64   \
+  ** goes with float64 */                                                                                               \
+  K(scale, (zt_stream *s, zt_dtype ty, zt_dtype tx, void *y, const void *x, const void *factor, size_t count))          \
   /* --- 1-d convolution as a product: y (B, T_out, C * width) from x (B, T, C), column c * width + j is                \
   ** x[t * stride + j * dilation - pad, c] or 0. fold is its transpose (adds overlapping places) */                     \
   K(unfold1d, (zt_stream *s, zt_dtype t, void *y, const void *x, size_t batch, size_t n_t, size_t n_c, size_t n_out,    \
@@ -198,15 +201,15 @@ typedef struct zt_optim_step {
   K(sample, (zt_stream *s, zt_dtype t, int64_t *ids, const void *logits, double temperature, size_t top_k,              \
              double top_p, const zt_rng_key *key, size_t rows, size_t cols, void *workspace))                           \
   /* --- gradients between ranks */                                                                                     \
-  /* sum[i] = (adds ? sum[i] : 0) + w[0] * x[0][i] + w[1] * x[1][i] ... in float32 (float64 where 'sum' is), in that    \
+  /* sum[i] = (where it adds: sum[i] +) w[0] * x[0][i] + w[1] * x[1][i] ... in float32 (float64 where 'sum' is), in that  \
   ** order, each operation rounded once; x[r] (dtype t) lies r * stride elements behind x. A term of weight 0 is left    \
-  ** out, whatever x[r] is. weights: host, n of them, rounded to the sum's dtype */                                      \
+  ** out, whatever x[r] is; where none is left the sum is 0. weights: host, n of them, rounded to the sum's dtype */     \
   K(weighted_sum, (zt_stream *s, zt_dtype ts, zt_dtype t, void *sum, bool adds, const void *x, const double *weights,   \
                    size_t n, size_t stride, size_t count))                                                              \
   /* y = x; *first_bad (host) is the index of the first non-finite element, or count; y NULL: looks only */             \
   K(copy_checked, (zt_stream *s, zt_dtype t, void *y, size_t *first_bad, const void *x, size_t count))                  \
-  /* master[i] = x[i] where master[i], rounded to t, is not x[i] bit for bit: takes over what was written into a        \
-  ** parameter, and keeps the master's precision where nothing was */                                                   \
+  /* master[i] = x[i] where master[i], rounded to t (16 bits), is not x[i] bit for bit: takes over what was written into \
+  ** a parameter, and keeps the master's precision where nothing was */                                                 \
   K(update_master, (zt_stream *s, zt_dtype t, float *master, const void *x, size_t count))                              \
   /* --- optimizers: p, m, v updated in place */                                                                        \
   K(optim_adam, (zt_stream *s, zt_dtype state, zt_dtype tg, void *p, void *m, void *v, const void *grad,                \

@@ -45,24 +45,20 @@ done:
   return st;
 }
 
-/* gy / max(count, 1), as a scalar of dtype 't' (owned): what the unscaled gradients are multiplied by. */
-static zt_status scale_back(zt_ctx *c, zt_tensor *gy, zt_tensor *count, zt_dtype t, zt_tensor **out) {
-  zt_tensor *n, *scale;
+/* gy / max(count, 1), as a scalar (owned): what the unscaled gradients are multiplied by. It keeps gy's dtype: a loss
+** scale is more than float16 holds. */
+static zt_status scale_back(zt_ctx *c, zt_tensor *gy, zt_tensor *count, zt_tensor **out) {
+  zt_tensor *n;
   ZT_TRY(divisor(c, count, gy->dtype, &n));
-  zt_status st = zt_div(c, &scale, gy, n);
+  zt_status st = zt_div(c, out, gy, n);
   zt_tensor_release(n);
-  ZT_TRY(st);
-  st = zt_cast(c, out, scale, t);
-  zt_tensor_release(scale);
   return st;
 }
 
-/* t *= factor (a scalar tensor), in place. */
-static zt_status scale_in_place(zt_ctx *c, zt_tensor *t, zt_tensor *factor) {
-  zt_loop loop;
-  ZT_TRY(zt_loop_make(&loop, t, (zt_tensor *[]){t, factor}, 2));
-  return zt_k(c)->binary(zt_s(c), ZT_BINARY_MUL, t->dtype, zt_tensor_data(t), zt_tensor_data(t), zt_tensor_data(factor),
-                         &loop);
+/* y = x * factor (a scalar of stat dtype); y may be x. */
+static zt_status scale_into(zt_ctx *c, zt_tensor *y, zt_tensor *x, zt_tensor *factor) {
+  return zt_k(c)->scale(zt_s(c), y->dtype, x->dtype, zt_tensor_data(y), zt_tensor_data(x), zt_tensor_data(factor),
+                        (size_t)zt_tensor_count(x));
 }
 
 static zt_status apply_loss(zt_ctx *c, zt_call *call, zt_tensor **loss, zt_tensor **count) {
@@ -131,8 +127,8 @@ static zt_status cross_entropy_backward(zt_ctx *c, const zt_call *call, zt_tenso
   ZT_TRY_GOTO(new_losses(c, logits, &losses), done);
   ZT_TRY_GOTO(zt_tensor_like(c, logits, &gin[0]), done);
   ZT_TRY_GOTO(row_losses(c, call, losses, zt_tensor_data(gin[0]), logits, labels), done);
-  ZT_TRY_GOTO(scale_back(c, gout[0], call->out[1], logits->dtype, &scale), done);
-  st = scale_in_place(c, gin[0], scale);
+  ZT_TRY_GOTO(scale_back(c, gout[0], call->out[1], &scale), done);
+  st = scale_into(c, gin[0], gin[0], scale);
 done:
   zt_tensor_release(logits);
   zt_tensor_release(labels);
@@ -152,7 +148,7 @@ zt_status zt_cross_entropy(zt_ctx *c, zt_tensor **loss, zt_tensor **count, zt_te
 }
 
 /* ---- linear_cross_entropy: in = x, w, labels; attr as above, and attr.i[1], i[2]: which aux output is the unscaled
-** gradient of x, of w (0: none is wanted) */
+** gradient of x, of w (0: none is wanted). That of w is a sum over all rows, in stat dtype: float16 may not hold it. */
 
 enum { CHUNK_NBYTES = 64 << 20, MIN_CHUNK_ROWS = 64 };
 
@@ -170,7 +166,7 @@ static zt_status linear_ce_shape(zt_ctx *c, zt_call *call) {
     if (!(call->needs_grad >> i & 1)) continue;
     call->attr.i[1 + i] = call->n_out;
     call->save_out |= 1u << call->n_out;
-    ZT_TRY(zt_call_out(call, x->dtype, call->in[i]->ndim, call->in[i]->shape));
+    ZT_TRY(zt_call_out(call, i == 0 ? x->dtype : zt_dtype_stat(x->dtype), call->in[i]->ndim, call->in[i]->shape));
   }
   return ZT_OK;
 }
@@ -178,7 +174,7 @@ static zt_status linear_ce_shape(zt_ctx *c, zt_call *call) {
 typedef struct classifier {
   zt_tensor *x, *w, *labels;  /* contiguous */
   zt_tensor *losses, *logits; /* of all rows; of one chunk */
-  zt_tensor *gx, *gw;         /* unscaled, NULL where not wanted; gw is in stat dtype */
+  zt_tensor *gx, *gw;         /* unscaled, NULL where not wanted */
   int64_t rows, cols, width, chunk;
 } classifier;
 
@@ -247,12 +243,7 @@ static zt_status open_classifier(zt_ctx *c, zt_call *call, classifier *k) {
   k->rows = zt_rows(k->x), k->cols = k->w->shape[0], k->width = k->w->shape[1];
   k->chunk = chunk_rows(k->rows, k->cols, zt_dtype_nbytes(k->x->dtype));
   if (call->attr.i[1]) k->gx = zt_tensor_retain(call->out[call->attr.i[1]]);
-  if (!call->attr.i[2]) return ZT_OK;
-  zt_tensor *gw = call->out[call->attr.i[2]];
-  if (zt_dtype_stat(gw->dtype) == gw->dtype)
-    k->gw = zt_tensor_retain(gw);
-  else
-    ZT_TRY(zt_tensor_new(c, &k->gw, zt_dtype_stat(gw->dtype), 2, gw->shape));
+  if (call->attr.i[2]) k->gw = zt_tensor_retain(call->out[call->attr.i[2]]);
   return ZT_OK;
 }
 
@@ -267,7 +258,6 @@ static zt_status linear_ce_forward(zt_ctx *c, zt_call *call) {
   zt_status st = open_classifier(c, call, &k);
   if (st == ZT_OK) st = run_chunks(c, call, &k);
   if (st == ZT_OK) st = finish(c, call, k.losses, k.labels, call->attr.i[0]);
-  if (st == ZT_OK && k.gw && k.gw != call->out[call->attr.i[2]]) st = zt_copy_(c, call->out[call->attr.i[2]], k.gw);
   close_classifier(&k);
   zt_ctx_set_grad_enabled(c, grad);
   return st;
@@ -275,13 +265,17 @@ static zt_status linear_ce_forward(zt_ctx *c, zt_call *call) {
 
 static zt_status linear_ce_backward(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]) {
   zt_tensor *scale;
-  ZT_TRY(scale_back(c, gout[0], call->out[1], call->in[0]->dtype, &scale));
+  zt_dtype t = call->in[0]->dtype;
+  ZT_TRY(scale_back(c, gout[0], call->out[1], &scale));
   zt_status st = ZT_OK;
   for (int i = 0; i < 2 && st == ZT_OK; i++) {
     if (!call->attr.i[1 + i]) continue;
     zt_tensor *g = call->out[call->attr.i[1 + i]];
-    st = scale_in_place(c, g, scale);
-    gin[i] = zt_tensor_retain(g);
+    if (g->dtype == t)
+      gin[i] = zt_tensor_retain(g);
+    else
+      st = zt_tensor_new(c, &gin[i], t, g->ndim, g->shape);
+    if (st == ZT_OK) st = scale_into(c, gin[i], g, scale);
   }
   zt_tensor_release(scale);
   return st;
@@ -334,19 +328,15 @@ done:
 /* gx = g 2 (x - target) / n, and its negative for the target. */
 static zt_status mse_backward(zt_ctx *c, const zt_call *call, zt_tensor *const gout[], zt_tensor *gin[]) {
   int64_t n = zt_tensor_count(call->in[0]);
-  zt_tensor *d = NULL, *g = NULL, *scale = NULL;
+  zt_tensor *d = NULL, *scale = NULL;
   zt_status st;
   ZT_TRY_GOTO(zt_sub(c, &d, call->in[0], call->in[1]), done);
-  ZT_TRY_GOTO(zt_affine(c, &g, gout[0], n ? 2.0 / (double)n : 0, 0), done);
-  ZT_TRY_GOTO(zt_cast(c, &scale, g, d->dtype), done);
-  if (call->needs_grad & 1) ZT_TRY_GOTO(zt_mul(c, &gin[0], d, scale), done);
-  if (call->needs_grad & 2) {
-    ZT_TRY_GOTO(zt_mul(c, &gin[1], d, scale), done);
-    st = zt_mul_(c, gin[1], -1);
-  }
+  ZT_TRY_GOTO(zt_affine(c, &scale, gout[0], n ? 2.0 / (double)n : 0, 0), done);
+  ZT_TRY_GOTO(scale_into(c, d, d, scale), done);
+  if (call->needs_grad & 2) ZT_TRY_GOTO(zt_neg(c, &gin[1], d), done);
+  if (call->needs_grad & 1) gin[0] = zt_tensor_retain(d);
 done:
   zt_tensor_release(d);
-  zt_tensor_release(g);
   zt_tensor_release(scale);
   return st;
 }

@@ -61,8 +61,9 @@ ZT_API zt_status zt_where(zt_ctx *c, zt_tensor **y, zt_tensor *cond, zt_tensor *
 /* x where mask is 0, value elsewhere (as PyTorch's masked_fill); mask broadcasts to x; any dtype. */
 ZT_API zt_status zt_masked_fill(zt_ctx *c, zt_tensor **y, zt_tensor *x, zt_tensor *mask, double value);
 
-/* --- op_reduce.c: 'dim' is one dimension, or ZT_ALL_DIMS; keepdim keeps it as 1. max and min of nothing raise. Their
-** gradient goes to the first place of the extreme. index (NULL ok) gets that place. sum, max, min, argmax also take int64 */
+/* --- op_reduce.c: 'dim' is one dimension, or ZT_ALL_DIMS; keepdim keeps it as 1. max and min of nothing raise; the mean
+** of nothing is NaN. The gradient of max and min goes to the first place of the extreme; index (NULL ok) gets that place.
+** sum, max, min, argmax also take int64 */
 ZT_API zt_status zt_sum(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim);
 ZT_API zt_status zt_mean(zt_ctx *c, zt_tensor **y, zt_tensor *x, int dim, bool keepdim);
 ZT_API zt_status zt_max(zt_ctx *c, zt_tensor **y, zt_tensor **index, zt_tensor *x, int dim, bool keepdim);
@@ -120,8 +121,8 @@ ZT_API zt_status zt_cross_entropy(zt_ctx *c, zt_tensor **loss, zt_tensor **count
 ** makes the unscaled gradients of x and w while it has a chunk. x (..., C), w (V, C). */
 ZT_API zt_status zt_linear_cross_entropy(zt_ctx *c, zt_tensor **loss, zt_tensor **count, zt_tensor *x, zt_tensor *w,
                                          zt_tensor *labels, int64_t ignore_index, double smoothing);
-ZT_API zt_status zt_mse(zt_ctx *c, zt_tensor **loss, zt_tensor *x,
-                        zt_tensor *target); /* mean of squares, same shapes */
+/* Mean of squares, same shapes, stat dtype; 0 where there are none (torch: NaN), so that a batch of no rows is harmless. */
+ZT_API zt_status zt_mse(zt_ctx *c, zt_tensor **loss, zt_tensor *x, zt_tensor *target);
 
 /* --- op_conv.c: x (B, T, C_in) channels last, w (C_out, C_in, width) as in torch.nn.Conv1d, b (C_out) or NULL;
 ** y (B, T_out, C_out), T_out = (T + 2 pad - dilation (width - 1) - 1) / stride + 1 */

@@ -28,7 +28,7 @@ typedef struct zt_checkpoint_item {
 ** tensor) to 'out'. Called in order, with at most 4 MiB at a time. */
 typedef zt_status (*zt_checkpoint_source)(void *user, size_t i, int64_t begin, int64_t count, void *out);
 
-/* Collective. 'json' is rank 0's (others' is not read). Existing checkpoints at 'path' are replaced, all or nothing. On a
+/* Collective. 'json' is rank 0's (others' is not read), an object whose "step" says which checkpoint is newer. Existing checkpoints at 'path' are replaced, all or nothing. On a
 ** failure on any rank (a full disk) all ranks fail with its message, and nothing is left behind. At most 3 collectives. */
 ZT_API zt_status zt_checkpoint_save(zt_world *world, const char *path, const zt_checkpoint_item *items, size_t count,
                                     const char *json, zt_checkpoint_source source, void *user);
@@ -38,10 +38,12 @@ typedef struct zt_checkpoint zt_checkpoint;
 /* Reads and verifies the manifest, and that every file is there with its size; any rank, or a program without a world.
 ** Messages name the file. Keep the object while reading; reading is not thread-safe. */
 ZT_API zt_status zt_checkpoint_open(const char *path, zt_checkpoint **out);
-ZT_API void zt_checkpoint_close(zt_checkpoint *ck); /* NULL ok */
+ZT_API void zt_checkpoint_close(zt_checkpoint *ck);             /* NULL ok */
 ZT_API const char *zt_checkpoint_json(const zt_checkpoint *ck); /* borrowed */
+ZT_API int64_t zt_checkpoint_step(const zt_checkpoint *ck);     /* the JSON's */
 ZT_API size_t zt_checkpoint_count(const zt_checkpoint *ck);
-ZT_API const zt_checkpoint_item *zt_checkpoint_get(const zt_checkpoint *ck, size_t i); /* begin 0, count all, data NULL */
+ZT_API const zt_checkpoint_item *zt_checkpoint_get(const zt_checkpoint *ck,
+                                                   size_t i); /* begin 0, count all, data NULL */
 ZT_API const zt_checkpoint_item *zt_checkpoint_find(const zt_checkpoint *ck, const char *name); /* NULL: absent */
 /* Elements [begin, begin + count) of a tensor to 'out' (host, in its dtype). A checksum that is wrong: ZT_FORMAT, with the
 ** file, the tensor and the place. */
@@ -55,10 +57,11 @@ ZT_API zt_status zt_checkpoint_verify(zt_checkpoint *ck);
 ZT_API zt_status zt_checkpoint_export(zt_checkpoint *ck, const char *path, const char *const names[],
                                       const char *const as[], const zt_dtype dtypes[], size_t count);
 
-/* The newest complete checkpoint in a folder (by the step in its manifest's order of saving, not by file times): its path
-** into *path (zt_free), or ZT_IO with what is there instead. Unfinished ones (tmp) are not looked at. */
+/* The newest complete checkpoint of a folder, of those named step_N and epoch_N: by the step that they were saved at, not by
+** names or file times. Its path into *path (zt_free), or ZT_IO with what is there instead. */
 ZT_API zt_status zt_checkpoint_latest(const char *folder, char **path);
-/* Removes the oldest complete checkpoints of a folder but for 'keep' of them, and unfinished ones of dead processes. */
+/* Removes the oldest complete checkpoints of a folder but for 'keep' of them, and what is left of unfinished ones: for the run
+** that writes there, between two saves. */
 ZT_API zt_status zt_checkpoint_prune(const char *folder, int keep);
 
 #endif

@@ -48,7 +48,8 @@ zt_status zt_scaler_update(zt_scaler *s, bool overflow, bool raise_at_minimum) {
     st = lower(s, raise_at_minimum);
     s->last_overflow = s->iteration;
   } else {
-    bool window = (s->iteration - s->last_overflow) % s->options.loss_scale_window == 0;
+    int64_t quiet = s->iteration - s->last_overflow - 1; /* steps without an overflow before this one */
+    bool window = quiet > 0 && quiet % s->options.loss_scale_window == 0;
     if (window || s->options.consecutive_hysteresis) s->hysteresis_left = s->options.hysteresis;
     if (window) s->scale *= 2;
   }

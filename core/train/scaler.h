@@ -1,4 +1,5 @@
-/* scaler.h - the loss scale of float16 training, as DeepSpeed's DynamicLossScaler has it (runtime/fp16/loss_scaler.py). */
+/* scaler.h - the loss scale of float16 training, as DeepSpeed has it (0.19.8, runtime/fp16/loss_scaler.py:
+** DynamicLossScaler). */
 #ifndef zt_scaler_h
 #define zt_scaler_h
 
@@ -9,12 +10,12 @@
 
 /* Names are those of DeepSpeed's section "fp16". */
 typedef struct zt_scaler_options {
-  double loss_scale;        /* not 0: a fixed one */
-  int initial_scale_power;  /* dynamic: starts at 2^power; DeepSpeed: 16 */
-  int64_t loss_scale_window; /* steps without an overflow before it doubles; 1000 */
-  int64_t hysteresis;       /* overflows before it halves; 2 */
+  double loss_scale;           /* not 0: a fixed one */
+  int initial_scale_power;     /* dynamic: starts at 2^power; DeepSpeed: 16 */
+  int64_t loss_scale_window;   /* a step after so many without an overflow doubles it; 1000 */
+  int64_t hysteresis;          /* overflows before it halves; 2 */
   bool consecutive_hysteresis; /* a step without one refills them */
-  double min_loss_scale;    /* 1 */
+  double min_loss_scale;       /* 1 */
 } zt_scaler_options;
 ZT_API zt_scaler_options zt_scaler_defaults(void);
 

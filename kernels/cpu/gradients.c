@@ -1,5 +1,5 @@
-/* gradients.c - what gradients go through between backward and the optimizer: packing, sums over ranks; and masters that
-** follow what was written into parameters. Memory bound. */
+/* gradients.c - what gradients go through between the loss and the optimizer: scaling, packing, sums over ranks; and
+** masters that follow what was written into parameters. Memory bound. */
 #include <math.h>
 #include <string.h>
 
@@ -7,13 +7,39 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/parallel.h"
 
+/* simd: y may be x, and is nothing else that overlaps it. */
+#define SCALE(T, S)                                                          \
+  static void scale_##S(T *y, const T *x, T factor, size_t n) {              \
+    _Pragma("omp simd") for (size_t i = 0; i < n; i++) y[i] = x[i] * factor; \
+  }
+SCALE(float, f)
+SCALE(double, d)
+
+zt_status ZT_K(scale)(zt_stream *s, zt_dtype ty, zt_dtype tx, void *y, const void *x, const void *factor,
+                      size_t count) {
+  (void)s;
+#pragma omp parallel for schedule(static) if (zt_worth_threads(count))
+  for (size_t part = 0; part < zt_n_parts(count, ZT_BLOCK); part++) {
+    float in[ZT_BLOCK], out[ZT_BLOCK];
+    size_t at = part * ZT_BLOCK, n = zt_smaller(ZT_BLOCK, count - at);
+    if (tx == ZT_F64) {
+      scale_d((double *)y + at, (const double *)x + at, *(const double *)factor, n);
+      continue;
+    }
+    float *block = zt_block_out(ty, y, at, out);
+    scale_f(block, zt_block_in(tx, x, at, n, in), *(const float *)factor, n);
+    zt_block_done(ty, y, at, n, block);
+  }
+  return ZT_OK;
+}
+
 /* sum[0, n) += w * x[0, n), or = */
-#define ADD_TERM(T, S)                                                                      \
+#define ADD_TERM(T, S)                                                                       \
   static void add_term_##S(T *restrict sum, bool adds, const T *restrict x, T w, size_t n) { \
-    if (adds)                                                                               \
-      for (size_t i = 0; i < n; i++) sum[i] += w * x[i];                                    \
-    else                                                                                    \
-      for (size_t i = 0; i < n; i++) sum[i] = w * x[i];                                     \
+    if (adds)                                                                                \
+      for (size_t i = 0; i < n; i++) sum[i] += w * x[i];                                     \
+    else                                                                                     \
+      for (size_t i = 0; i < n; i++) sum[i] = w * x[i];                                      \
   }
 ADD_TERM(float, f)
 ADD_TERM(double, d)
@@ -73,13 +99,13 @@ zt_status ZT_K(weighted_sum)(zt_stream *s, zt_dtype ts, zt_dtype t, void *sum, b
 }
 
 /* The place of the first element of [at, end) that is not finite, or 'none'. An exponent of all ones says so. */
-#define FIRST_BAD(U, S, EXPONENT)                                              \
+#define FIRST_BAD(U, S, EXPONENT)                                               \
   static size_t first_bad_##S(const U *x, size_t at, size_t end, size_t none) { \
-    bool bad = false;                                                          \
+    bool bad = false;                                                           \
     for (size_t i = at; i < end; i++) bad |= (x[i] & (EXPONENT)) == (EXPONENT); \
-    for (size_t i = at; bad && i < end; i++)                                   \
-      if ((x[i] & (EXPONENT)) == (EXPONENT)) return i;                         \
-    return none;                                                               \
+    for (size_t i = at; bad && i < end; i++)                                    \
+      if ((x[i] & (EXPONENT)) == (EXPONENT)) return i;                          \
+    return none;                                                                \
   }
 FIRST_BAD(uint32_t, f32, 0x7f800000u)
 FIRST_BAD(uint64_t, f64, 0x7ff0000000000000u)

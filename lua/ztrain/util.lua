@@ -1,4 +1,4 @@
--- util.lua - errors at the script's line, and checks of option tables. Used by every other part of the library.
+-- util.lua - errors at the script's line, checks of options, dtypes. Used by every other part of the library.
 local core = require "ztrain.core"
 
 local M = {}
@@ -152,5 +152,28 @@ function M.is_tensor(value)
 end
 
 M.tensor_name = "Tensor"
+
+local float_dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
+
+---@param dtype string
+---@return boolean
+function M.is_float(dtype) return float_dtypes[dtype] == true end
+
+---Whether value is a float tensor of another dtype than this one.
+---@param value any
+---@param dtype dtype
+---@return boolean
+function M.is_other_float(value, dtype)
+  return M.is_tensor(value) and value:dtype() ~= dtype and M.is_float(value:dtype())
+end
+
+---A float tensor in this dtype, gradients flow through; anything else as it is.
+---@generic T
+---@param value T
+---@param dtype dtype
+---@return T
+function M.as_dtype(value, dtype)
+  return M.is_other_float(value, dtype) and value:to(dtype) or value
+end
 
 return M

@@ -175,7 +175,6 @@ static zt_status raises(zt_world *w, int rank) {
   }
   zt_status st = rank == 1 ? forever(w) : barrier_at(w, "a", "recipe.lua:1");
   if (!zt_world_failed(w, &message, &status) || status != 7 || strcmp(message, zt_message()) != 0) _exit(98);
-  zt_world_set_on_failure(w, NULL, NULL);
   return st;
 }
 
@@ -183,7 +182,8 @@ static void test_raises(void **state) {
   (void)state;
   crew c = {.options = {.size = 4}, .body = raises};
   run(&c, 10);
-  assert_others(&c, -1, "rank 3/4: recipe.lua:7: broken", 5);
+  assert_others(&c, -1, NULL, 5);
+  for (int r = 0; r < 4; r++) assert_said(&c, r, "rank 3/4: recipe.lua:7: broken\n");
   for (int r = 0; r < 3; r++) assert_said(&c, r, "other thread, user: rank 3/4: recipe.lua:7: broken, status 7\n");
   assert_null(strstr(c.ranks[3].text, "thread"));
 }

@@ -201,6 +201,28 @@ static void test_make_dirs(void **state) {
   for (const char **p = (const char *[]){"a/b/c", "a/b", "a", NULL}; *p; p++) rmdir(scratch_path(*p));
 }
 
+/* A child that has to wait for the folder, and then sees what was written while it was held. */
+static void test_folder_lock(void **state) {
+  (void)state;
+  int lock, status;
+  assert_ok(zt_folder_lock(scratch_path("any"), &lock));
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    zt_folder_unlock(lock); /* its copy */
+    if (zt_folder_lock(scratch_path("any"), &lock) != ZT_OK) _exit(1);
+    _exit(zt_file_exists(scratch_path("marker")) ? 0 : 2);
+  }
+  usleep(50000);
+  scratch_write("marker", "", 0);
+  zt_folder_unlock(lock);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  assert_int_equal(remove(scratch_path("marker")), 0);
+  assert_fails(zt_folder_lock("/nowhere/any", &lock), ZT_IO,
+               "cannot open the folder of '/nowhere/any': No such file or directory");
+}
+
 static void test_relative_paths(void **state) {
   (void)state;
   char before[512];
@@ -216,9 +238,12 @@ static zt_status write_and_read(void *user) {
   char *data;
   size_t nbytes;
   zt_map map;
+  int lock;
   (void)user;
   ZT_TRY(zt_make_dirs(scratch_path("deep/er")));
   ZT_TRY(zt_file_write(scratch_path("deep/er/f"), "12345", 5));
+  ZT_TRY(zt_folder_lock(scratch_path("deep/er/f"), &lock));
+  zt_folder_unlock(lock);
   ZT_TRY(zt_map_open(scratch_path("deep/er/f"), &map));
   zt_map_close(&map);
   ZT_TRY(zt_file_read(scratch_path("deep/er/f"), &data, &nbytes));
@@ -239,7 +264,8 @@ int main(void) {
       cmocka_unit_test(test_write_errors),   cmocka_unit_test(test_file_size_limit),
       cmocka_unit_test(test_append),         cmocka_unit_test(test_pipe),
       cmocka_unit_test(test_full_disk),      cmocka_unit_test(test_make_dirs),
-      cmocka_unit_test(test_relative_paths), cmocka_unit_test(test_out_of_memory),
+      cmocka_unit_test(test_relative_paths), cmocka_unit_test(test_folder_lock),
+      cmocka_unit_test(test_out_of_memory),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

@@ -123,6 +123,27 @@ static void lion_by_signs(void **unused) {
   covers_kernel("optim_lion");
 }
 
+/* A step in two spans, cut anywhere, is the step of both at once. */
+static void spans_change_no_bit(void **unused) {
+  (void)unused;
+  state = ZT_F32;
+  FOR_KERNELS(k) FOR_FLOATS(tg) for (int what = ADAM; what <= LION; what++) {
+    size_t count = 1 + random_below(3000), cut = random_below(count + 1);
+    zt_optim_step c = any_step();
+    buffer p = input(state, count, -1, 1), m = input(state, count, -1, 1), v = input(state, count, 0, 1);
+    buffer g = input(tg, count, -1, 1), p2 = copy_of(&p), m2 = copy_of(&m), v2 = copy_of(&v);
+    expect_ok(run(k->table, what, tg, p.data, m.data, v.data, g.data, &c, count));
+    expect_ok(run(k->table, what, tg, p2.data, m2.data, v2.data, g.data, &c, cut));
+    expect_ok(run(k->table, what, tg, (float *)p2.data + cut, (float *)m2.data + cut, (float *)v2.data + cut,
+                  (char *)g.data + cut * zt_dtype_nbytes(tg), &c, count - cut));
+    assert_memory_equal(p.data, p2.data, p.nbytes);
+    assert_memory_equal(m.data, m2.data, m.nbytes);
+    assert_memory_equal(v.data, v2.data, v.nbytes);
+    buffer *all[] = {&p, &m, &v, &g, &p2, &m2, &v2};
+    for (int i = 0; i < 7; i++) buffer_free(all[i]);
+  }
+}
+
 /* A first momentum buffer is not read: its bytes may be anything. */
 static void first_momentum_is_not_read(void **unused) {
   (void)unused;
@@ -155,7 +176,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(adam_and_adamw),     cmocka_unit_test(sgd_with_and_without_momentum),
       cmocka_unit_test(lion_by_signs),      cmocka_unit_test(first_momentum_is_not_read),
-      cmocka_unit_test(denormals_are_kept),
+      cmocka_unit_test(denormals_are_kept), cmocka_unit_test(spans_change_no_bit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

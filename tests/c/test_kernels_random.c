@@ -154,6 +154,24 @@ static void threads_change_no_draw(void **state) {
   }
 }
 
+/* What begins at element 'first' is the end of what begins at 0: shards of a tensor are drawn where they lie. */
+static void fills_begin_anywhere(void **state) {
+  (void)state;
+  const size_t count = 5000;
+  FOR_KERNELS(k) FOR_FLOATS(t) for (size_t first = 0; first <= count; first += 128 * (1 + random_below(9))) {
+    zt_rng_key key = any_key();
+    size_t nbytes = zt_dtype_nbytes(t), n = random_below(count - first + 1);
+    buffer whole = output(t, count), part = output(t, n);
+    expect_ok(k->table->random_normal(&no_stream, t, whole.data, 0.5, 2, &key, 0, count));
+    expect_ok(k->table->random_normal(&no_stream, t, part.data, 0.5, 2, &key, first, n));
+    assert_memory_equal(part.data, (char *)whole.data + first * nbytes, part.nbytes);
+    expect_ok(k->table->random_uniform(&no_stream, t, whole.data, -1, 2, &key, 0, count));
+    expect_ok(k->table->random_uniform(&no_stream, t, part.data, -1, 2, &key, first, n));
+    assert_memory_equal(part.data, (char *)whole.data + first * nbytes, part.nbytes);
+    buffer_free(&whole), buffer_free(&part);
+  }
+}
+
 /* --- sum_squares */
 static double block_sum(const buffer *x, size_t first, size_t end) {
   double lane[16] = {0};
@@ -319,6 +337,7 @@ int main(void) {
       cmocka_unit_test(normal),
       cmocka_unit_test(normal_has_its_moments),
       cmocka_unit_test(threads_change_no_draw),
+      cmocka_unit_test(fills_begin_anywhere),
       cmocka_unit_test(sum_squares),
       cmocka_unit_test(sum_squares_finds_the_first_bad_element),
       cmocka_unit_test(sample),

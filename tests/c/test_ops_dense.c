@@ -545,6 +545,54 @@ static void test_loss_refuses(void **state) {
   free_context(c);
 }
 
+/* Gradients in 16 bits, with a loss scale, are float32's of the same inputs: neither the scale nor a sum over many rows
+** has to fit into float16. in[] has n inputs, the first 'wanted' of which get gradients. */
+static void check_scaled(zt_ctx *c, grad_fn fn, zt_tensor *in[], int n, int wanted, double seed) {
+  zt_tensor *wide[3] = {NULL}, *out[2] = {NULL};
+  for (int k = 0; k < n; k++) {
+    expect_ok(k < wanted ? zt_cast(c, &wide[k], in[k], ZT_F32) : zt_tensor_alias(in[k], &wide[k]));
+    in[k]->requires_grad = wide[k]->requires_grad = k < wanted;
+  }
+  for (int run = 0; run < 2; run++) {
+    expect_ok(fn(&(loss_options){0}, c, run ? wide : in, out));
+    expect_ok(zt_backward(c, out[0], NULL, seed));
+    release_all(out, 2);
+  }
+  for (int k = 0; k < wanted; k++) {
+    double largest = 0;
+    for (int64_t i = 0; i < zt_tensor_count(in[k]); i++) largest = fmax(largest, fabs(value_at(wide[k]->grad, i)));
+    for (int64_t i = 0; i < zt_tensor_count(in[k]); i++)
+      expect_element(in[k]->grad, i, value_at(wide[k]->grad, i), 2 * largest);
+  }
+  release_all(wide, n), release_all(in, n);
+}
+
+/* A classifier's weight (3, 4) whose first row, the label's, has the other sign: nothing cancels. */
+static zt_tensor *uncancelled(zt_ctx *c, zt_dtype t, double size) {
+  zt_tensor *w = random_tensor(c, t, size / 2, size, SHAPE(3, 4));
+  for (size_t j = 0; j < 4; j++) put(t, zt_tensor_data(w), j, -size);
+  return w;
+}
+
+static void test_loss_scales(void **state) {
+  (void)state;
+  zt_ctx *c = new_context();
+  for (zt_dtype t = ZT_BF16; t <= ZT_F16; t++) {
+    zt_tensor *sure[2] = {random_tensor(c, t, 0, 1, SHAPE(1, 5)), labels_for(c, 1, 0, SHAPE(1))};
+    put(t, zt_tensor_data(sure[0]), 0, 7); /* the label's logit: the gradient is small */
+    check_scaled(c, run_cross_entropy, sure, 2, 1, 0x1p18);
+    zt_tensor *one[3] = {random_tensor(c, t, 0, 0.01, SHAPE(1, 4)), uncancelled(c, t, 0.01),
+                         labels_for(c, 1, 0, SHAPE(1))};
+    check_scaled(c, run_linear_ce, one, 3, 2, 0x1p18);
+    zt_tensor *many[3] = {random_tensor(c, t, 50, 100, SHAPE(3000, 4)), uncancelled(c, t, 0.001),
+                          labels_for(c, 1, 0, SHAPE(3000))}; /* the sum for its row: 3000 * 75 * 2 / 3 */
+    check_scaled(c, run_linear_ce, many, 3, 2, 1);
+    zt_tensor *pair[2] = {random_tensor(c, t, 1, 1, SHAPE(2)), random_tensor(c, t, 1.0625, 1.0625, SHAPE(2))};
+    check_scaled(c, run_mse, pair, 2, 2, 0x1p18);
+  }
+  free_context(c);
+}
+
 /* Rows of logits so long that they go in several chunks: the same loss and gradients as the two ops apart. The fused op
 ** never holds all logits. */
 static void test_chunks(void **state) {
@@ -645,25 +693,16 @@ static void test_conv_values(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_matmul_gradient),
-      cmocka_unit_test(test_matmul_values),
-      cmocka_unit_test(test_matmul_copies_nothing),
-      cmocka_unit_test(test_matmul_refuses),
-      cmocka_unit_test(test_linear_gradient),
-      cmocka_unit_test(test_linear_values),
-      cmocka_unit_test(test_linear_keeps_little),
-      cmocka_unit_test(test_linear_refuses),
-      cmocka_unit_test(test_norm_gradient),
-      cmocka_unit_test(test_norm_values),
-      cmocka_unit_test(test_norm_refuses),
-      cmocka_unit_test(test_softmax_gradient),
-      cmocka_unit_test(test_softmax_values),
-      cmocka_unit_test(test_loss_gradient),
-      cmocka_unit_test(test_loss_values),
-      cmocka_unit_test(test_loss_refuses),
-      cmocka_unit_test(test_chunks),
-      cmocka_unit_test(test_conv_gradient),
-      cmocka_unit_test(test_conv_values),
+      cmocka_unit_test(test_matmul_gradient),       cmocka_unit_test(test_matmul_values),
+      cmocka_unit_test(test_matmul_copies_nothing), cmocka_unit_test(test_matmul_refuses),
+      cmocka_unit_test(test_linear_gradient),       cmocka_unit_test(test_linear_values),
+      cmocka_unit_test(test_linear_keeps_little),   cmocka_unit_test(test_linear_refuses),
+      cmocka_unit_test(test_norm_gradient),         cmocka_unit_test(test_norm_values),
+      cmocka_unit_test(test_norm_refuses),          cmocka_unit_test(test_softmax_gradient),
+      cmocka_unit_test(test_softmax_values),        cmocka_unit_test(test_loss_gradient),
+      cmocka_unit_test(test_loss_values),           cmocka_unit_test(test_loss_refuses),
+      cmocka_unit_test(test_loss_scales),           cmocka_unit_test(test_chunks),
+      cmocka_unit_test(test_conv_gradient),         cmocka_unit_test(test_conv_values),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

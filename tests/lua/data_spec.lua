@@ -202,6 +202,8 @@ describe("loaders of ranks", function()
         end
         assert.same(whole, table.move(joined(rest), 1, n - #seen, #seen + 1, seen))
         assert.equal(2, second[1].epoch)
+        run_epoch(second, #second[1])
+        assert.equal(n, second[1]:state_dict().position)
       end
     end
   end)
@@ -236,7 +238,11 @@ describe("loaders of ranks", function()
     state.lengths = {5, 8, 1}
     assert.match("a dataset of 5 %+ 8 %+ 1 samples, not 4 %+ 9 %+ 1",
       support.message(loaders[2].load_state_dict, loaders[2], state))
-    assert.equal(4, #run_epoch(world(3, {batch_size = 2, drop_last = true}, lengths))[1])
+    for r, rank_batches in ipairs(run_epoch(world(3, {batch_size = 2, drop_last = true}, lengths))) do
+      local sizes = {}
+      for k, batch in ipairs(rank_batches) do sizes[k] = #batch.rows end
+      assert.same(({{2, 2, 0, 0}, {2, 2, 2, 2}, {0, 0, 0, 0}})[r], sizes)
+    end
   end)
 
   it("give a rank that has none left a batch without rows", function()

@@ -96,6 +96,17 @@ describe("an allocation that fails", function()
     end)
   end
 
+  it("in a collective", function()
+    local t = core.tensor {{1, 2}, {3, 4}}
+    fail_each("collectives", 1, function()
+      return core.scope("collectives", function()
+        local gathered, mean = core.all_gather_tensor(t), core.all_reduce_tensor(t:to("bfloat16"), "mean")
+        return {gathered:hash(), mean:hash(), core.broadcast_tensor(t, 0):hash(), core.gather_numbers({1, 0.5}),
+          core.gather_strings("a"), core.broadcast_string("b", 0)}
+      end)
+    end)
+  end)
+
   it("in an optimizer's step leaves all parameters of all groups as they were", function()
     local failures = 0
     for n = 1, 60 do

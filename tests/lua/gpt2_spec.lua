@@ -99,6 +99,49 @@ for _, name in ipairs {"gpt2", "gpt2-padded"} do
   end)
 end
 
+-- What mixed precision computes with; without_keys as above. Tolerances: the logits and the whole gradient, one tensor.
+local function check_16_bits(name, dtype, tolerance, single, prepare)
+  local model, case = load(name, {dtype = dtype})
+  if prepare then prepare(model) end
+  local out = model(batch_of(case))
+  support.close(out.loss:reshape(1), case.loss, 1e-3, "loss")
+  support.close(out.logits, case.logits, tolerance, "logits")
+  local seed = 65536 -- DeepSpeed's first loss scale
+  out.loss:backward(nil, {seed = seed})
+  local got, want = {}, {}
+  for parameter, p in model:named_parameters() do
+    local g = without_keys(parameter, p.grad):to("float64") / seed
+    local w = without_keys(parameter, case["grad." .. parameter]):to("float64")
+    support.close(g, w, single, "gradient of " .. parameter)
+    got[#got + 1], want[#want + 1] = g:reshape(-1), w:reshape(-1)
+  end
+  support.close(zt.cat(got, 1), zt.cat(want, 1), tolerance, "the whole gradient")
+end
+
+for _, name in ipairs {"gpt2", "gpt2-padded"} do
+  describe(name .. " in 16 bits", function()
+    it("gives transformers' numbers in bfloat16", function() check_16_bits(name, "bfloat16", 2e-2, 6e-2) end)
+    it("gives transformers' numbers in float16", function() check_16_bits(name, "float16", 3e-3, 6e-3) end)
+
+    it("gives them with some of its modules in float32", function()
+      local function pick(pattern)
+        return function(model)
+          for path, module in model:named_modules() do
+            if path:match(pattern) then module:to "float32" end
+          end
+        end
+      end
+      for _, pattern in ipairs {"ln_", "%.wpe$", "1%.attn$", "0%.mlp%.c_fc$"} do
+        check_16_bits(name, "bfloat16", 2e-2, 6e-2, pick(pattern))
+      end
+      check_16_bits(name, "bfloat16", 2e-2, 6e-2, function(model)
+        model.transformer.wte:to "float32"
+        model.lm_head.weight = model.transformer.wte.weight
+      end)
+    end)
+  end)
+end
+
 describe("generate", function()
   it("gives transformers' greedy ids, with and without the cache", function()
     local model, case = load "gpt2"
@@ -196,6 +239,22 @@ describe("GPT-2", function()
     local model = zt.models.from_config(tiny)
     local out = model {input_ids = random_ids(2, 5, 61), labels = zt.full({2, 5}, -100, {dtype = "int64"})}
     assert.same({0, 0}, {out.count, out.loss:item()})
+  end)
+
+  it("takes a batch of no rows: loss 0, count 0, and gradients of exactly 0", function()
+    local config = tiny_with {resid_pdrop = 0.1, embd_pdrop = 0.1, attn_pdrop = 0.1}
+    local ids = zt.zeros(0, 7, {dtype = "int64"})
+    for _, dtype in ipairs {"float32", "float64", "bfloat16", "float16"} do
+      for _, checkpointing in ipairs {false, true} do
+        local model = zt.models.from_config(config, {gradient_checkpointing = checkpointing}):to(dtype)
+        local out = model {input_ids = ids, labels = ids, attention_mask = ids, position_ids = ids}
+        assert.same({0, 0, 0, 7, 61}, {out.loss:item(), out.count, out.logits:size()})
+        out.loss:backward(nil, {seed = 2 ^ 20})
+        for name, p in model:named_parameters() do
+          assert.is_true(p.grad:equal(zt.zeros({p:size()}, {dtype = dtype})), dtype .. " " .. name)
+        end
+      end
+    end
   end)
 
   it("writes a folder that it reads back, bit for bit", function()

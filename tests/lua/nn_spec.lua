@@ -210,6 +210,29 @@ describe("layers", function()
     support.close(attn(x, memory), by_hand(memory), 1e-5)
   end)
 
+  it("take a batch of no rows: gradients of exactly 0, whatever the loss", function()
+    local model = nn.Sequential(nn.TransformerBlock(8, 2, {causal = true, dropout = 0.1}), nn.LayerNorm(8),
+      nn.Conv1D(8, 8), nn.Dropout(0.2), nn.Linear(8, 3, {act = "gelu"}))
+    local embedding, x = nn.Embedding(9, 8), zt.zeros(0, 5, {dtype = "int64"})
+    local losses = {
+      [function(y) return zt.mse(y, zt.zeros(y:size())) end] = 0.0,
+      [function(y) return zt.cross_entropy(y, x) end] = 0.0,
+      [function(y) return (y * y):sum() end] = 0.0,
+      [function(y) return (y * y):mean() end] = 0 / 0, -- as in torch: who takes this mean says that its count is 0
+    }
+    for loss_of, want in pairs(losses) do
+      local loss = loss_of(model(embedding(x)))
+      assert.equal(tostring(math.abs(want)), tostring(math.abs(loss:item())))
+      loss:backward()
+      for _, m in ipairs {embedding, model} do
+        for name, p in m:named_parameters() do
+          assert.is_true(p.grad:equal(zt.zeros(p:size())), name)
+          p.grad = nil
+        end
+      end
+    end
+  end)
+
   it("a transformer block learns", function()
     local model = nn.Sequential(nn.TransformerBlock(8, 2, {causal = true}), nn.Linear(8, 3))
     local x, labels = zt.randn(4, 6, 8), zt.tensor({{0, 1, 2, 0, 1, 2}, {1, 1, 1, 0, 0, 0}, {2, 0, 2, 0, 2, 0},
@@ -224,5 +247,150 @@ describe("layers", function()
       opt:zero_grad()
     end
     assert.is_true(last < 0.3 * first, ("%g -> %g (ZT_SEED=%d)"):format(first, last, support.seed))
+  end)
+end)
+
+-- The module in one dtype, but for those at the given paths: what mixed precision makes of it.
+local function mixed(model, dtype, ...)
+  model:to(dtype)
+  for _, path in ipairs {...} do
+    for name, module in model:named_modules() do
+      if name == path then module:to "float32" end
+    end
+  end
+  return model
+end
+
+describe("layers of several dtypes", function()
+  -- Forward and backward: the result's and the gradients' dtypes, and all of it near to what float32 gives.
+  local function check(make, dtype, x, result_dtype, ...)
+    zt.seed(3)
+    local plain = make()
+    zt.seed(3)
+    local model = mixed(make(), dtype, ...)
+    local want_x, got_x = x:to("float32"):detach():requires_grad_(), x:detach():requires_grad_()
+    local want, got = plain(want_x), model(got_x)
+    assert.equal(result_dtype, got:dtype())
+    support.close(got, want, 2e-2, "result")
+    local r = zt.randn(want:size())
+    want:backward(r)
+    got:backward(r:to(result_dtype))
+    assert.equal(x:dtype(), got_x.grad:dtype())
+    support.close(got_x.grad, want_x.grad, 3e-2, "gradient of x")
+    local gradients = {}
+    for name, p in plain:named_parameters() do gradients[name] = p.grad end
+    for name, p in model:named_parameters() do
+      assert.equal(p:dtype(), p.grad:dtype())
+      support.close(p.grad, gradients[name], 4e-2, name)
+    end
+  end
+
+  it("Linear and Conv1D take any float and give their weight's dtype", function()
+    for _, make in ipairs {function() return nn.Linear(6, 5) end, function() return nn.Conv1D(5, 6, {std = 0.3}) end} do
+      check(make, "bfloat16", zt.randn(3, 6), "bfloat16")
+      check(make, "float32", zt.randn(3, 6):to "bfloat16", "float32")
+      check(make, "float16", zt.randn(3, 6):to "bfloat16", "float16")
+    end
+  end)
+
+  it("LayerNorm computes in its weight's dtype and gives its input's", function()
+    local function make() return nn.LayerNorm(6) end
+    check(make, "float32", zt.randn(3, 6):to "bfloat16", "bfloat16")
+    check(make, "bfloat16", zt.randn(3, 6), "float32")
+    local x = (zt.randn(3, 6) * 1000):to "float16" -- its square is beyond float16
+    local ln = nn.LayerNorm(6)
+    assert.is_true(ln(x):equal(ln(x:to "float32"):to "float16"))
+  end)
+
+  it("LayerNorm's sum has the dtype of the residual", function()
+    local ln, x, stream = nn.LayerNorm(6), zt.randn(3, 6), zt.randn(3, 6)
+    for _, dtypes in ipairs { -- of x, of the stream, of the weights
+      {"bfloat16", "bfloat16", "float32"}, {"bfloat16", "float32", "bfloat16"}, {"float32", "bfloat16", "bfloat16"},
+      {"bfloat16", "float32", "float32"}, {"float16", "float32", "bfloat16"},
+    } do
+      local a, b = x:to(dtypes[1]):detach():requires_grad_(), stream:to(dtypes[2]):detach():requires_grad_()
+      ln:to(dtypes[3])
+      local y, sum = ln(a, b)
+      assert.same({dtypes[1], dtypes[2]}, {y:dtype(), sum:dtype()})
+      assert.is_true(sum:equal(b + a:to(dtypes[2])))
+      support.close(y, ln(sum), 1e-2)
+      zt.add(y:to "float32", sum:to "float32"):sum():backward()
+      assert.same({dtypes[1], dtypes[2], dtypes[3]}, {a.grad:dtype(), b.grad:dtype(), ln.weight.grad:dtype()})
+    end
+  end)
+
+  it("Embedding gives its weight's dtype", function()
+    local e = nn.Embedding(5, 4):to "bfloat16"
+    assert.equal("bfloat16", e(zt.arange(3)):dtype())
+  end)
+
+  it("a block works with some of its parts in float32", function()
+    local function make() return nn.TransformerBlock(8, 2, {causal = true}) end
+    for _, kept in ipairs {{"ln_1", "ln_2"}, {"attn"}, {"mlp"}, {"attn.in_proj"}, {"mlp.1", "ln_2"}} do
+      check(make, "bfloat16", zt.randn(2, 5, 8):to "bfloat16", "bfloat16", table.unpack(kept))
+      check(make, "bfloat16", zt.randn(2, 5, 8), "float32", table.unpack(kept))
+    end
+    local attn = mixed(nn.MultiheadAttention(8, 2), "bfloat16")
+    assert.equal("bfloat16", attn(zt.randn(2, 3, 8), zt.randn(2, 4, 8)):dtype())
+  end)
+
+  it("refuses what is no float tensor, as ever", function()
+    local ids = zt.tensor({{1, 2}}, {dtype = "int64"})
+    for _, layer in ipairs {nn.Linear(2, 2), nn.Conv1D(2, 2), nn.LayerNorm(2)} do
+      assert.match("must be a floating point tensor, it is int64", support.message(layer, ids))
+      assert.match("tensor expected, got nil", support.message(layer, nil))
+    end
+  end)
+end)
+
+describe("mixed precision of a module", function()
+  it("leaves alone the parameters of modules that keep their dtype", function()
+    local m = nn.Sequential(Pair(4), nn.LayerNorm(4), nn.Linear(4, 4))
+    assert.same({}, nn.kept_parameters(m))
+    assert.equal(m[2], m[2]:keep_dtype())
+    m[1].first:keep_dtype()
+    assert.same({[m[2].weight] = true, [m[2].bias] = true, [m[1].first.weight] = true, [m[1].first.bias] = true},
+      nn.kept_parameters(m))
+    m[2]:keep_dtype(false)
+    m[3].weight = m[1].first.weight -- tied: kept where one of its owners keeps it
+    assert.same({[m[3].weight] = true, [m[1].first.bias] = true}, nn.kept_parameters(m))
+    m:keep_dtype()
+    local n = 0
+    for _ in pairs(nn.kept_parameters(m)) do n = n + 1 end
+    assert.equal(#m:parameters(), n)
+    assert.match("a module is expected, not 3", support.message(nn.kept_parameters, 3))
+  end)
+
+  it("converts what forward returns, one level deep, with its gradient", function()
+    local M = nn.class "Many"
+    function M:init() self.fc = nn.Linear(3, 3) end
+    function M:forward(x)
+      local y = self.fc(x)
+      return {y = y, ids = zt.arange(3), deep = {y = y}, name = "n"}, y, 7, y:to "float64"
+    end
+    local m = M():to "bfloat16"
+    m:convert_output "float32"
+    local x = zt.randn(2, 3)
+    local t, y, seven, z = m(x)
+    assert.same({"float32", "int64", "bfloat16", "n"}, {t.y:dtype(), t.ids:dtype(), t.deep.y:dtype(), t.name})
+    assert.same({"float32", 7, "float32"}, {y:dtype(), seven, z:dtype()})
+    t.y:sum():backward()
+    assert.equal("bfloat16", m.fc.weight.grad:dtype())
+    assert.is_true(m.fc.bias.grad:to("float32"):equal(zt.full({3}, 2)))
+    m:convert_output(nil)
+    assert.equal("bfloat16", select(2, m(x)):dtype())
+  end)
+
+  it("leaves a language model's logits to be computed when they are read", function()
+    local m = zt.models.from_config {model_type = "gpt2", vocab_size = 61, n_positions = 24, n_embd = 12, n_layer = 2,
+      n_head = 3}
+    m:to("bfloat16"):convert_output "float32"
+    local ids = zt.tensor({{3, 4, 5, 6, 7}}, {dtype = "int64"})
+    local out = m {input_ids = ids, labels = ids}
+    assert.is_nil(rawget(out, "logits"))
+    assert.same({"float32", "bfloat16"}, {out.loss:dtype(), out.logits:dtype()})
+    out = m {input_ids = ids, labels = ids}
+    m.transformer.wte.weight:mul_(2)
+    assert.match("the weights have changed", support.message(function() return out.logits end))
   end)
 end)

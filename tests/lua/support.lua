@@ -63,6 +63,29 @@ function M.shell(command)
   return kind == "signal" and 128 + status or status, M.read(folder .. "/out"), M.read(folder .. "/err"), seconds
 end
 
+M.long = os.getenv "ZT_TEST_LONG" ~= nil -- ./dev test full
+
+---Runs a script of tests/ranks (or a path) on n ranks, as a user starts them. Returns whether it ended well, what it
+---printed on both streams, and the seconds it took.
+function M.run(n, script, ...)
+  local path = script:match("/") and script or ("%sranks/%s.lua"):format(M.tests, script)
+  local started = zt.time()
+  local pipe = io.popen(("%s -n %d %s %s 2>&1"):format(os.getenv "ZTRAIN", n, path, table.concat({...}, " ")))
+  local text = pipe:read "a"
+  return pipe:close() == true, text, zt.time() - started
+end
+
+---The lines of JSON that M.run's script printed; raises with its text where it failed.
+function M.rows(...)
+  local ok, text = M.run(...)
+  if not ok then error(text, 2) end
+  local rows = {}
+  for line in text:gmatch("[^\n]+") do
+    if line:sub(1, 1) == "{" then rows[#rows + 1] = zt.json.decode(line) end
+  end
+  return rows
+end
+
 ---The message of the error that fn raises.
 function M.message(fn, ...)
   local ok, message = pcall(fn, ...)

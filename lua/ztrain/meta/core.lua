@@ -263,6 +263,27 @@ function core.is_prepared(t) end
 ---brings a tensor's bytes, as reading it would (internal: ranks that only take part)
 function core.touch(t) end
 
+---the newest complete checkpoint of a folder, of those named step_N and epoch_N @return string path
+function core.checkpoint_latest(folder) end
+---removes the oldest complete checkpoints but for `keep`, and unfinished ones
+function core.checkpoint_prune(folder, keep) end
+---@return Checkpoint
+function core.checkpoint_open(path) end
+---A checkpoint on disk. What is read is verified.
+---@class Checkpoint
+local Checkpoint = {}
+---@return string
+function Checkpoint:json() end
+---@return string[]
+function Checkpoint:names() end
+---@return Tensor
+function Checkpoint:read(name) end
+---reads all of it, and raises where something is damaged
+function Checkpoint:verify() end
+---writes a safetensors file without holding the tensors @param list {name: string, as: string, dtype: dtype}[]
+function Checkpoint:export(path, list) end
+function Checkpoint:close() end
+
 ---The loss scale of float16 (internal): DeepSpeed's dynamic one, or a fixed one.
 ---@class Scaler
 local Scaler = {}

@@ -60,15 +60,24 @@ function M.complete(given, defaults, other_names)
   return config
 end
 
----config.json's text: keys of `defaults` without a value become null.
+---What config.json holds: keys of `defaults` without a value are null.
 ---@param config table
 ---@param defaults table<string, any>
----@return string
-function M.encode(config, defaults)
+---@return table
+function M.with_nulls(config, defaults)
   local out = {}
   for key in pairs(defaults) do out[key] = core.null end
   for key, value in pairs(config) do out[key] = value end
-  return core.json_encode(out, {indent = 2, empty_array = false}) .. "\n"
+  return out
+end
+
+---Writes config.json and generation_config.json.
+---@param folder string
+---@param config table
+---@param generation_config table
+function M.save(folder, config, generation_config)
+  core.write_file(folder .. "/config.json", core.json_encode(config, {indent = 2, empty_array = false}) .. "\n")
+  core.write_file(folder .. "/generation_config.json", core.json_encode(generation_config, {indent = 2}) .. "\n")
 end
 
 return M

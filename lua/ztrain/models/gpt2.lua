@@ -133,6 +133,12 @@ function Transformer:positions(ids, position_ids, first)
   return self.wpe.weight:narrow(1, first, ids:size(2))
 end
 
+-- The residual stream has the dtype of wte.
+function Transformer:embed(ids, position_ids, first)
+  local tokens = self.wte(ids)
+  return tokens + util.as_dtype(self:positions(ids, position_ids, first), tokens:dtype())
+end
+
 function Transformer:run_block(block, update, stream, mask, cache)
   if not (self.gradient_checkpointing and self.training and core.grad_enabled()) then
     return block(update, stream, mask, cache)
@@ -147,7 +153,7 @@ end
 ---@return Tensor (B, T, n_embd)
 function Transformer:forward(ids, mask, position_ids, cache)
   local first = cache and cache.length + 1 or 1
-  local update = self.drop(self.wte(ids) + self:positions(ids, position_ids, first))
+  local update = self.drop(self:embed(ids, position_ids, first))
   local stream
   for layer, block in ipairs(self.h) do
     update, stream = self:run_block(block, update, stream, mask, cache and cache:layer(layer))
@@ -236,10 +242,12 @@ end
 ---@return LMOutput
 function GPT2:forward(batch)
   check_batch(batch, self.config.n_positions)
+  local weight = self.lm_head.weight
   local hidden = self.transformer(batch.input_ids, as_mask(batch.attention_mask), batch.position_ids)
-  local out = output.new(hidden, self.lm_head.weight)
+  hidden = util.as_dtype(hidden, weight:dtype())
+  local out = output.new(hidden, weight)
   if batch.labels then
-    local loss, count = core.linear_cross_entropy(hidden, self.lm_head.weight, shift_left(batch.labels))
+    local loss, count = core.linear_cross_entropy(hidden, weight, shift_left(batch.labels))
     out.loss, out.count = loss, math.tointeger(count:item())
   end
   return out

@@ -6,30 +6,29 @@ local util = require "ztrain.util"
 ---@field loss Tensor? mean over `count` labels; where labels were given
 ---@field count integer? labels that are not -100
 ---@field logits Tensor (B, T, V), computed when first read; raises once the weights have changed
----@field private hidden Tensor (B, T, C)
----@field private weight Tensor (V, C)
----@field private version integer the weight's when `hidden` was computed
+---@field private source {hidden: Tensor, weight: Tensor, version: integer} of the logits: (B, T, C), (V, C), and the
+---weight's version when `hidden` was computed
 
 local M = {}
 
 local meta = {
   __index = function(out, key)
     if key ~= "logits" then return nil end
-    local weight = rawget(out, "weight")
-    if weight:version() ~= rawget(out, "version") then
+    local source = rawget(out, "source")
+    if source.weight:version() ~= source.version then
       util.raise("out.logits: the weights have changed since this output was computed; read it before the step")
     end
-    local logits = core.linear(rawget(out, "hidden"), weight)
+    local logits = core.linear(source.hidden, source.weight)
     rawset(out, "logits", logits)
     return logits
   end,
 }
 
----@param hidden Tensor (B, T, C)
+---@param hidden Tensor (B, T, C), of the weight's dtype
 ---@param weight Tensor (V, C)
 ---@return LMOutput
 function M.new(hidden, weight)
-  return setmetatable({hidden = hidden, weight = weight, version = weight:version()}, meta)
+  return setmetatable({source = {hidden = hidden, weight = weight, version = weight:version()}}, meta)
 end
 
 return M

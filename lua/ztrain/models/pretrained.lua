@@ -26,19 +26,26 @@ function PreTrainedModel:load_pretrained(folder)
   if core.file_exists(generation) then self.generation_config = config_file.load(generation) end
 end
 
+---What the files config.json and generation_config.json hold.
+---@param dtype dtype of the weights beside them
+---@return table config
+---@return table generation_config
+function PreTrainedModel:export_config(dtype)
+  local config = {}
+  for key, value in pairs(self.config) do config[key] = value end
+  config.architectures, config.dtype, config.torch_dtype = {self.architecture}, dtype, nil
+  local generation = self.generation_config or
+    {bos_token_id = config.bos_token_id, eos_token_id = config.eos_token_id, pad_token_id = config.pad_token_id}
+  return config_file.with_nulls(config, self.config_defaults), generation
+end
+
 ---Writes a Hugging Face folder that transformers opens: config.json, generation_config.json, model.safetensors.
 ---@param folder string made where it does not exist
 function PreTrainedModel:save_pretrained(folder)
   core.mkdirs(folder)
   local tensors, order = self:state_dict()
   core.safetensors_save(folder .. "/model.safetensors", tensors, order, {format = "pt"})
-  local config = {}
-  for key, value in pairs(self.config) do config[key] = value end
-  config.architectures, config.dtype, config.torch_dtype = {self.architecture}, tensors[order[1]]:dtype(), nil
-  core.write_file(folder .. "/config.json", config_file.encode(config, self.config_defaults))
-  local generation = self.generation_config or
-    {bos_token_id = config.bos_token_id, eos_token_id = config.eos_token_id, pad_token_id = config.pad_token_id}
-  core.write_file(folder .. "/generation_config.json", core.json_encode(generation, {indent = 2}) .. "\n")
+  config_file.save(folder, self:export_config(tensors[order[1]]:dtype()))
 end
 
 return PreTrainedModel

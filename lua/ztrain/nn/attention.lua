@@ -47,8 +47,9 @@ end
 ---@private
 function M.MultiheadAttention:project(x, skip, count)
   local start, n = skip * self.embed_dim + 1, count * self.embed_dim
-  local bias = self.in_proj.bias
-  return core.linear(x, self.in_proj.weight:narrow(1, start, n), bias and bias:narrow(1, start, n))
+  local weight, bias = self.in_proj.weight, self.in_proj.bias
+  x = util.as_dtype(x, weight:dtype())
+  return core.linear(x, weight:narrow(1, start, n), bias and bias:narrow(1, start, n))
 end
 
 -- (B, T, C) -> (B, T, heads, C / heads)
@@ -86,7 +87,7 @@ end
 ---@return Tensor
 function M.TransformerBlock:forward(x, mask)
   local y, sum = self.ln_2(self.drop(self.attn(self.ln_1(x), nil, mask)), x)
-  return sum + self.drop(self.mlp(y))
+  return sum + util.as_dtype(self.drop(self.mlp(y)), sum:dtype())
 end
 
 return M

@@ -13,11 +13,8 @@ local function normal(t, std)
   return t
 end
 
--- x in the dtype of a layer's weights, where it has another: layers of several dtypes work together.
-local function as_weight(x, weight)
-  local dtype = weight:dtype()
-  return x:dtype() == dtype and x or x:to(dtype)
-end
+-- x in the dtype of a layer's weights: layers of several dtypes work together.
+local function as_weight(x, weight) return util.as_dtype(x, weight:dtype()) end
 
 local function check_size(who, name, value) util.check_number(who, name, value, 1, nil, true) end
 
@@ -88,7 +85,8 @@ end
 function M.Embedding:forward(ids) return core.embedding(self.weight, ids) end
 
 ---Over the last dimension. Called with a residual it takes the sum of both, and returns the normalised sum and the sum:
----the add that ends one sublayer and the norm that begins the next are one pass over memory.
+---the add that ends one sublayer and the norm that begins the next are one pass over memory. It computes in its
+---weight's dtype; what it returns has the dtype of x, and the sum that of the residual.
 ---@class nn.LayerNorm: Module
 ---@field weight Tensor (size)
 ---@field bias Tensor (size)
@@ -103,15 +101,24 @@ function M.LayerNorm:init(size, opts)
   self.eps = opts.eps
 end
 
+-- The norm of h, in the dtype of x.
+local function normalized(self, h, x)
+  local y = core.layer_norm(as_weight(h, self.weight), self.weight, self.bias, self.eps)
+  return util.as_dtype(y, x:dtype())
+end
+
 ---@param x Tensor
 ---@param residual? Tensor
 ---@return Tensor normalised
 ---@return Tensor? sum
 function M.LayerNorm:forward(x, residual)
-  local w, b, dtype = self.weight, self.bias, x:dtype()
-  if not residual then return core.layer_norm(as_weight(x, w), w, b, self.eps):to(dtype) end
-  local y, sum = core.residual_layer_norm(as_weight(x, w), as_weight(residual, w), w, b, self.eps)
-  return y:to(dtype), sum:to(residual:dtype())
+  if not residual then return normalized(self, x, x) end
+  local w, dtype = self.weight, self.weight:dtype()
+  if not util.is_other_float(x, dtype) and not util.is_other_float(residual, dtype) then
+    return core.residual_layer_norm(x, residual, w, self.bias, self.eps)
+  end
+  local sum = residual + util.as_dtype(x, residual:dtype())
+  return normalized(self, sum, x), sum
 end
 
 ---While training, zeroes elements with probability p and scales the rest by 1 / (1 - p).

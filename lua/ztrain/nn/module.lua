@@ -122,22 +122,15 @@ local function count_children(self)
   return n
 end
 
-local float_dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
-
-local function convert_value(dtype, value)
-  if not util.is_tensor(value) or value:dtype() == dtype or not float_dtypes[value:dtype()] then return value end
-  return value:to(dtype)
-end
-
 -- Float tensors among the values, and in the fields of tables, in another dtype; gradients flow through.
 local function converted(dtype, ...)
   local results = table.pack(...)
   for i = 1, results.n do
     local value = results[i]
     if type(value) == "table" and not is_module(value) then
-      for key, item in pairs(value) do value[key] = convert_value(dtype, item) end
+      for key, item in pairs(value) do value[key] = util.as_dtype(item, dtype) end
     else
-      results[i] = convert_value(dtype, value)
+      results[i] = util.as_dtype(value, dtype)
     end
   end
   return table.unpack(results, 1, results.n)
@@ -310,8 +303,8 @@ function Module:zero_grad()
   for _, p in self:named_parameters() do p.grad = nil end
 end
 
----Whether mixed precision leaves the dtype of the parameters of this module, and of all below it, as it is: a float32 norm
----among bfloat16 weights. Buffers always keep theirs.
+---Whether mixed precision leaves the dtype of the parameters of this module, and of all below it, as it is: a float32
+---norm among bfloat16 weights. Buffers always keep theirs.
 ---@param on? boolean default true
 ---@return self
 function Module:keep_dtype(on)
@@ -331,11 +324,11 @@ function Module:convert_output(dtype) self[STATE].output = dtype end
 function Module:to(what)
   local new = {}
   local function convert(tensor)
-    if float_dtypes[what] and not float_dtypes[tensor:dtype()] then return tensor end
-    local converted = core.no_grad(core.with_kind, "parameters", tensor.to, tensor, what)
-    if converted:requires_grad() ~= tensor:requires_grad() then converted:requires_grad_(tensor:requires_grad()) end
-    core.keep(converted)
-    return converted
+    if util.is_float(what) and not util.is_float(tensor:dtype()) then return tensor end
+    local other = core.no_grad(core.with_kind, "parameters", tensor.to, tensor, what)
+    if other:requires_grad() ~= tensor:requires_grad() then other:requires_grad_(tensor:requires_grad()) end
+    core.keep(other)
+    return other
   end
   walk(self, function(_, module)
     local state = module[STATE]
