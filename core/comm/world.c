@@ -45,7 +45,7 @@ static zt_status join(zt_world *w) {
   zt_status st = w->plane->open(w, w->plane_state);
   if (st != ZT_OK) {
     zt_world_fail(w, zt_message(), 1);
-    return st;
+    return zt_world_check(w);
   }
   ZT_TRY(zt_barrier(w, NULL));
   pthread_mutex_lock(&w->lock);
