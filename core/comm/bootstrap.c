@@ -89,9 +89,11 @@ static zt_status hear_stranger(gathering *g, int i, bool *stays) {
   }
   st = check_hello(g, &hello, nbytes);
   if (st != ZT_OK) {
-    tell_failure(c, zt_message());
+    char why[sizeof g->w->message];
+    text_of(why, sizeof why, zt_message());
+    tell_failure(c, why);
     drop_stranger(g, i);
-    return st;
+    return zt_fail(st, "%s", why);
   }
   zt_conn_send(c, ZT_HEARD, NULL, 0);
   g->conns[hello.rank] = *c;
@@ -164,17 +166,20 @@ static zt_status gather(gathering *g) {
   return ZT_OK;
 }
 
-/* Tells those that are in how it went, and closes all other connections. */
-static void answer_all(gathering *g, zt_status st) {
+/* Tells those that are in how it went, and closes all other connections. Passes 'st' on, with its message. */
+static zt_status answer_all(gathering *g, zt_status st) {
   const zt_world *w = g->w;
+  char why[sizeof w->message];
+  text_of(why, sizeof why, zt_message());
   for (int r = 1; r < w->options.size; r++) {
     if (g->conns[r].fd < 0) continue;
     if (st == ZT_OK)
-      zt_conn_send(&g->conns[r], ZT_WELCOME, w->handle, sizeof w->handle);
+      zt_conn_send(&g->conns[r], ZT_WELCOME, w->handle, sizeof w->handle); /* that one died is seen soon */
     else
-      tell_failure(&g->conns[r], zt_message());
+      tell_failure(&g->conns[r], why);
   }
   while (g->n_strangers) drop_stranger(g, 0);
+  return st == ZT_OK ? ZT_OK : zt_fail(st, "%s", why);
 }
 
 /* Nobody else is to come, and the port is free again. */
@@ -193,7 +198,7 @@ static zt_status be_found(zt_world *w) {
   if (st == ZT_OK && o->listen_fd < 0) st = zt_listen(is_local(o->address), &o->port, &o->listen_fd);
   if (st == ZT_OK) st = zt_no_blocking(o->listen_fd); /* who knocked may be gone when it is accepted */
   if (st == ZT_OK) st = gather(g);
-  answer_all(g, st);
+  st = answer_all(g, st);
   close_listener(w);
   zt_free(g->polls);
   zt_free(g);

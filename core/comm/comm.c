@@ -29,8 +29,10 @@ zt_status zt_plane_find(const zt_world_options *o, const zt_plane_ops **out) {
 
 /* --- the log */
 
+/* Only the thread that said how may ask: others know nothing of a script. */
 static void ask_where(const zt_world *w, char where[96]) {
-  const char *text = w->where ? w->where(w->where_user) : NULL;
+  bool mine = w->where && pthread_equal(w->where_thread, pthread_self());
+  const char *text = mine ? w->where(w->where_user) : NULL;
   snprintf(where, 96, "%s", text ? text : "");
 }
 
@@ -59,10 +61,10 @@ static zt_status begin(zt_world *w, zt_collective kind, const zt_label *label, u
   else
     ask_where(w, e.where);
   uint64_t numbers[] = {kind, (uint64_t)label->id, nbytes, (uint64_t)root};
-  w->stats.hash = zt_hash_bytes(w->stats.hash, numbers, sizeof numbers);
-  if (label->what) w->stats.hash = zt_hash_bytes(w->stats.hash, label->what, strlen(label->what));
-  e.hash = w->stats.hash;
   pthread_mutex_lock(&w->lock);
+  e.hash = zt_hash_bytes(w->stats.hash, numbers, sizeof numbers);
+  if (label->what) e.hash = zt_hash_bytes(e.hash, label->what, strlen(label->what));
+  w->stats.hash = e.hash;
   e.seq = ++w->seq;
   w->log[e.seq % ZT_LOG_ENTRIES] = e;
   w->since = zt_now();
@@ -75,14 +77,18 @@ static zt_status end(zt_world *w, zt_status st, uint64_t *count, uint64_t nbytes
   pthread_mutex_lock(&w->lock);
   w->stats.waited += zt_now() - w->since;
   w->since = 0;
+  if (st == ZT_OK) *count += 1, w->stats.nbytes_sent += nbytes_sent;
   pthread_mutex_unlock(&w->lock);
-  if (st != ZT_OK) return st;
-  *count += 1;
-  w->stats.nbytes_sent += nbytes_sent;
-  return ZT_OK;
+  return st;
 }
 
-zt_comm_stats zt_comm_get_stats(const zt_world *w) { return w->stats; }
+zt_comm_stats zt_comm_get_stats(const zt_world *w) {
+  pthread_mutex_t *lock = (pthread_mutex_t *)&w->lock;
+  pthread_mutex_lock(lock);
+  zt_comm_stats stats = w->stats;
+  pthread_mutex_unlock(lock);
+  return stats;
+}
 
 /* --- what the planes do */
 

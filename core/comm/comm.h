@@ -2,8 +2,9 @@
 **
 ** Every rank calls the same collectives in the same order. Each is logged (sequence number, kind, label, bytes, script
 ** line) and goes into a running hash. One that has waited 2 s sends the log's end over the control plane; where logs
-** differ, or a rank has ended or died, all ranks fail within 10 s with what each side was doing. A rank that is only slow is
-** waited for: a notice (zt_log) after 10 s, a failure after the world's timeout.
+** differ, or a rank has ended or died, all ranks fail within 10 s with what each side was doing. Where data meets (all planes
+** compare the hash), a difference is found at once, before a byte is used. A rank that is only slow is waited for: a notice
+** after 10 s (zt_log, in the thread that waits), a failure after the world's timeout.
 **
 ** One thread at a time; calls return when this rank's part is done and its buffers are free. Sums are in rank order, in
 ** float32 for float dtypes of up to 32 bits, float64 for float64, int64 for int64: the same bits on every rank and plane. */
@@ -17,7 +18,7 @@
 #include "core/comm/world.h"
 
 /* What a collective is for, as logs name it: "gradients of page 3 (h.1.mlp.c_fc.weight ...)". 'where' is the script's line
-** (zt_label_here fills it in the thread that knows; empty: asked when the collective begins). */
+** (zt_label_here fills it in the thread that knows; empty: asked when the collective begins, if that is the thread). */
 typedef struct zt_label {
   const char *what; /* static or living as long as the call: "gradients of page"; NULL: none */
   int64_t id;       /* number of the page; -1: none */

@@ -104,9 +104,12 @@ static zt_status mpi_open(zt_world *w, void *plane) {
   return ZT_OK;
 }
 
+/* mpirun ends all processes where one exits without finalize: the others get time to hear of the failure, and to say so. */
 static void mpi_close(zt_world *w, void *plane) {
+  const struct timespec grace = {.tv_nsec = 500 * 1000 * 1000};
   mpi *m = plane;
   if (w->opened && !atomic_load(&w->failed)) m->calls->finalize();
+  if (atomic_load(&w->failed)) nanosleep(&grace, NULL);
   zt_free(m);
 }
 

@@ -89,22 +89,27 @@ static zt_status create(zt_world *w, shm *s) {
   return ZT_OK;
 }
 
+/* If rank 0 has just died, then that is the cause, and known in a moment. */
+static zt_status not_found(zt_world *w) {
+  const struct timespec moment = {.tv_nsec = 200 * 1000 * 1000};
+  nanosleep(&moment, NULL);
+  ZT_TRY(zt_world_check(w));
+  return zt_fail(ZT_PEER, "it does not find the shared memory of rank 0: are all ranks on one machine?");
+}
+
 /* The token tells rank 0's memory from that of another process of the same number in another container. */
 static zt_status attach(zt_world *w, shm *s) {
   char path[sizeof w->handle] = "";
   unsigned long long token;
   struct stat info;
   int fd = -1;
-  zt_status st = zt_fail(ZT_PEER, "rank %d does not find the shared memory of rank 0: are all ranks on one machine?",
-                         w->options.rank);
   if (sscanf(w->handle, "%llx %63s", &token, path) == 2) fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return st;
-  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == (off_t)s->nbytes) {
-    st = map(s, fd);
-    if (st == ZT_OK && s->shared->token != token) st = zt_fail(ZT_PEER, "the shared memory is not that of rank 0");
-  }
+  if (fd < 0) return not_found(w);
+  bool fits = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == (off_t)s->nbytes;
+  zt_status st = fits ? map(s, fd) : ZT_OK;
   close(fd);
-  return st;
+  if (st != ZT_OK) return st;
+  return fits && s->shared->token == token ? ZT_OK : not_found(w);
 }
 
 static zt_status shm_prepare(zt_world *w, void **out) {

@@ -44,9 +44,10 @@ struct zt_world {
   struct zt_control *control; /* NULL: one rank */
   zt_world_where where;
   void *where_user;
-  zt_comm_stats stats;
+  pthread_t where_thread; /* that set them */
 
   pthread_mutex_t lock;         /* of what follows */
+  zt_comm_stats stats;          /* the thread of the collective may read it without */
   zt_entry log[ZT_LOG_ENTRIES]; /* collective 'seq' stands in log[seq % ZT_LOG_ENTRIES] */
   uint64_t seq;                 /* of the last collective that began */
   double since;                 /* when it began (zt_now); 0: it is done */

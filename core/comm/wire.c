@@ -44,27 +44,40 @@ void zt_conn_close(zt_conn *c) {
 
 static bool would_block(void) { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-zt_status zt_conn_flush(zt_conn *c) {
-  while (zt_conn_has_output(c)) {
-    ssize_t n = send(c->fd, c->out.data + c->n_out, c->out.nbytes - c->n_out, MSG_NOSIGNAL);
+/* Sends what the socket takes of some bytes. */
+static zt_status send_some(const zt_conn *c, const char *data, size_t nbytes, size_t *sent) {
+  *sent = 0;
+  while (*sent < nbytes) {
+    ssize_t n = send(c->fd, data + *sent, nbytes - *sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && would_block()) return ZT_OK;
     if (n < 0) return zt_fail(ZT_PEER, "%s", strerror(errno));
-    c->n_out += (size_t)n;
+    *sent += (size_t)n;
   }
+  return ZT_OK;
+}
+
+zt_status zt_conn_flush(zt_conn *c) {
+  size_t sent;
+  if (!zt_conn_has_output(c)) return ZT_OK;
+  ZT_TRY(send_some(c, c->out.data + c->n_out, c->out.nbytes - c->n_out, &sent));
+  c->n_out += sent;
+  if (zt_conn_has_output(c)) return ZT_OK;
   zt_buffer_clear(&c->out);
   c->n_out = 0;
   return ZT_OK;
 }
 
+/* Memory is only needed for what the socket does not take. */
 zt_status zt_conn_send(zt_conn *c, uint16_t type, const void *payload, size_t nbytes) {
   zt_frame_header header = {ZT_FRAME_MAGIC, type, (uint16_t)nbytes};
   char frame[ZT_FRAME_BYTES];
-  if (nbytes > sizeof frame - sizeof header) return zt_fail(ZT_INVALID, "a frame of %zu bytes", nbytes);
+  size_t length = sizeof header + nbytes, sent = 0;
+  if (length > sizeof frame) return zt_fail(ZT_INVALID, "a frame of %zu bytes", nbytes);
   memcpy(frame, &header, sizeof header);
   if (nbytes) memcpy(frame + sizeof header, payload, nbytes);
-  ZT_TRY(zt_buffer_add(&c->out, frame, sizeof header + nbytes));
-  return zt_conn_flush(c);
+  if (!zt_conn_has_output(c)) ZT_TRY(send_some(c, frame, length, &sent));
+  return sent < length ? zt_buffer_add(&c->out, frame + sent, length - sent) : ZT_OK;
 }
 
 /* Takes a frame from what has been read; type 0: it is not complete. */

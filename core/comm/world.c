@@ -45,10 +45,12 @@ static zt_status join(zt_world *w) {
   zt_status st = w->plane->open(w, w->plane_state);
   if (st != ZT_OK) {
     zt_world_fail(w, zt_message(), 1);
-    return st;
+    return zt_world_check(w);
   }
   ZT_TRY(zt_barrier(w, NULL));
+  pthread_mutex_lock(&w->lock);
   w->stats = (zt_comm_stats){.hash = w->stats.hash};
+  pthread_mutex_unlock(&w->lock);
   w->opened = true;
   return ZT_OK;
 }
@@ -141,4 +143,6 @@ void zt_world_set_on_failure(zt_world *w, zt_world_on_failure fn, void *user) {
   pthread_mutex_unlock(&w->calling);
 }
 
-void zt_world_set_where(zt_world *w, zt_world_where fn, void *user) { w->where = fn, w->where_user = user; }
+void zt_world_set_where(zt_world *w, zt_world_where fn, void *user) {
+  w->where = fn, w->where_user = user, w->where_thread = pthread_self();
+}

@@ -37,7 +37,8 @@ ZT_API zt_status zt_world_options_from_environment(zt_world_options *out, bool *
 ** agree on size and plane. '*out' is owned. */
 ZT_API zt_status zt_world_open(const zt_world_options *options, zt_world **out);
 
-/* Says that this rank ended in good order, unless it failed; rank 0 waits until every other rank has ended. NULL ok. */
+/* Says that this rank ended in good order, unless it failed; rank 0 (with the plane mpi, every rank) waits until all have. A
+** failure meanwhile comes to on_failure. NULL ok. */
 ZT_API void zt_world_close(zt_world *world);
 
 ZT_API int zt_world_rank(const zt_world *world);
@@ -53,13 +54,14 @@ ZT_API void zt_world_fail(zt_world *world, const char *message, int exit_status)
 /* Whether the world has failed; then the message (borrowed until close) and the exit status, NULL ok. */
 ZT_API bool zt_world_failed(const zt_world *world, const char **message, int *exit_status);
 
-/* Called once, from the control thread, when another rank's failure (or a mismatch) becomes known here: the embedder can
-** interrupt its script, and end the process where it does not come back in time. */
+/* Called once, from the control thread, when another rank's failure (or a mismatch) becomes known here, or as soon as it is
+** set: the embedder can interrupt its script, and see to it that the process ends where the script does not come back. It
+** returns soon, and calls nothing of the world but zt_world_failed. None runs any more when this returns. */
 typedef void (*zt_world_on_failure)(void *user, const char *message, int exit_status);
 ZT_API void zt_world_set_on_failure(zt_world *world, zt_world_on_failure fn, void *user);
 
-/* Where the program stands ("recipe.lua:12"), for the log of collectives; called in the thread that begins one. The text
-** is copied. NULL: unknown. */
+/* Where the program stands ("recipe.lua:12"), for the log of collectives; called in the thread that set it alone: labels of
+** others' collectives bring it along. The text is copied. NULL: unknown. */
 typedef const char *(*zt_world_where)(void *user);
 ZT_API void zt_world_set_where(zt_world *world, zt_world_where fn, void *user);
 

@@ -33,9 +33,10 @@ zt_status zt_engine_micro_step(zt_engine *e, int64_t count, double scale) {
   if (count < 0) return zt_fail(ZT_INVALID, "a micro-step's loss is a mean over %lld", (long long)count);
   if (e->micro_open) {
     if (count == e->micro_count && scale == e->scale) return ZT_OK;
-    return zt_fail(ZT_STATE,
-                   "two losses of one micro-step are means over %lld and %lld; add them up, or use accumulate() for each",
-                   (long long)e->micro_count, (long long)count);
+    return zt_fail(
+        ZT_STATE,
+        "two losses of one micro-step are means over %lld and %lld; add them up, or use accumulate() for each",
+        (long long)e->micro_count, (long long)count);
   }
   if (e->micro && scale != e->scale)
     return zt_fail(ZT_STATE, "the loss scale changed from %g to %g within a step", e->scale, scale);
@@ -53,21 +54,23 @@ void zt_engine_micro_end(zt_engine *e) {
 
 /* --- packing */
 
-static zt_status zero_gap(zt_page *p, int64_t from, int64_t to) {
-  char *data = p->packing->data;
+static zt_status zero_gap(const zt_page *p, zt_storage *packing, int64_t from, int64_t to) {
+  char *data = packing->data;
   return zt_zero_range(p->engine, p->dtype, data + (size_t)from * zt_dtype_nbytes(p->dtype), to - from);
 }
 
 /* All but the parameters is zero. */
 static zt_status open_packing(zt_page *p, zt_mem_kind kind) {
-  ZT_TRY(zt_page_buffer(p, p->dtype, p->count, kind, &p->packing));
+  zt_storage *packing;
+  ZT_TRY(zt_page_buffer(p, p->dtype, p->count, kind, &packing));
+  p->packing = packing;
   const zt_engine *e = p->engine;
   int64_t end = 0;
   for (int i = p->first; i < p->first + p->n_params; i++) {
-    ZT_TRY(zero_gap(p, end, e->params[i].offset));
+    ZT_TRY(zero_gap(p, packing, end, e->params[i].offset));
     end = e->params[i].offset + e->params[i].count;
   }
-  return zero_gap(p, end, p->count);
+  return zero_gap(p, packing, end, p->count);
 }
 
 /* The only rank's only gradient stays in the page's grad; a second backward of the step makes sums of both. */
@@ -144,7 +147,8 @@ static zt_status send_and_sum(void *user) {
   const zt_engine *e = p->engine;
   ZT_TRY(zt_all_to_all(e->world, &t->label, t->recv->data, t->send->data,
                        (size_t)p->shard_count * zt_dtype_nbytes(p->dtype)));
-  return add_up(p, p->dtype, p->grad->data, t->adds, t->recv->data, e->weights, e->size, p->shard_count, p->shard_count);
+  return add_up(p, p->dtype, p->grad->data, t->adds, t->recv->data, e->weights, e->size, p->shard_count,
+                p->shard_count);
 }
 
 /* A place for a transfer; waits for the one that had it. */

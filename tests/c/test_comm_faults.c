@@ -91,6 +91,26 @@ static void test_killed_while_busy(void **state) {
   assert_others(&c, 2, "rank 2/4 died (its connection closed)", 5);
 }
 
+/* From before they know each other to the middle of data: the others end, with the same cause where it is known. */
+static void test_killed_at_any_time(void **state) {
+  (void)state;
+  for (int i = 0; i < 20; i++) {
+    crew c = {.options = {.size = 3, .open_limit = 0.5}, .body = busy};
+    int victim = (int)scratch_below(3);
+    char text[64];
+    snprintf(text, sizeof text, "rank %d/3 died", victim);
+    crew_start(&c);
+    crew_sleep(1e-3 * (double)scratch_below(30));
+    kill(c.ranks[victim].pid, SIGKILL);
+    crew_wait(&c, 10);
+    for (int r = 0; r < 3; r++) {
+      if (r == victim) continue;
+      assert_rank(&c, r, CREW_PEER, NULL);
+      if (!strstr(c.ranks[r].text, "cannot join") && !strstr(c.ranks[r].text, "not come")) assert_said(&c, r, text);
+    }
+  }
+}
+
 static zt_status first_dies(zt_world *w, int rank) {
   if (rank == 0) kill(getpid(), SIGKILL);
   return barrier_at(w, "a", "recipe.lua:1");
@@ -175,7 +195,6 @@ static zt_status raises(zt_world *w, int rank) {
   }
   zt_status st = rank == 1 ? forever(w) : barrier_at(w, "a", "recipe.lua:1");
   if (!zt_world_failed(w, &message, &status) || status != 7 || strcmp(message, zt_message()) != 0) _exit(98);
-  zt_world_set_on_failure(w, NULL, NULL);
   return st;
 }
 
@@ -183,7 +202,8 @@ static void test_raises(void **state) {
   (void)state;
   crew c = {.options = {.size = 4}, .body = raises};
   run(&c, 10);
-  assert_others(&c, -1, "rank 3/4: recipe.lua:7: broken", 5);
+  assert_others(&c, -1, NULL, 5);
+  for (int r = 0; r < 4; r++) assert_said(&c, r, "rank 3/4: recipe.lua:7: broken\n");
   for (int r = 0; r < 3; r++) assert_said(&c, r, "other thread, user: rank 3/4: recipe.lua:7: broken, status 7\n");
   assert_null(strstr(c.ranks[3].text, "thread"));
 }
@@ -316,14 +336,14 @@ static void test_timeout(void **state) {
 
 static void test_slow(void **state) {
   (void)state;
-  crew c = {.options = {.size = 3, .timeout = 8}, .body = slow};
-  rank_1_sleeps = 5;
+  crew c = {.options = {.size = 3, .timeout = 4}, .body = slow};
+  rank_1_sleeps = 3;
   run(&c, 20);
   for (int r = 0; r < 3; r++) assert_rank(&c, r, CREW_OK, NULL);
-  assert_said(&c, 0, "log: waiting ");
-  assert_said(&c, 0, for_rank_1);
-  assert_string_equal(c.ranks[1].text, "");
-  assert_string_equal(c.ranks[2].text, "");
+  const crew_rank *one = c.ranks[0].length ? &c.ranks[0] : &c.ranks[2]; /* that waited for long enough first */
+  assert_int_equal(c.ranks[0].length + c.ranks[1].length + c.ranks[2].length, one->length);
+  assert_non_null(strstr(one->text, "log: waiting "));
+  assert_non_null(strstr(one->text, for_rank_1));
 }
 
 /* A rank that is stopped keeps its connection, and says nothing. */
@@ -400,28 +420,37 @@ static int say_hello(const crew *c, const zt_hello *h, size_t nbytes) {
   return fd;
 }
 
-#define EXPECT_REFUSED(c, change, nbytes, text)                                          \
-  do {                                                                                   \
-    crew crew_ = c;                                                                      \
-    crew_start(&crew_);                                                                  \
-    zt_hello h = hello_of(&crew_, 1);                                                    \
-    change;                                                                              \
-    int fd_ = say_hello(&crew_, &h, nbytes);                                             \
-    crew_wait(&crew_, 10);                                                               \
-    close(fd_);                                                                          \
-    assert_rank(&crew_, 0, CREW_PEER, text);                                             \
-    assert_rank(&crew_, 2, CREW_PEER, NULL); /* it may have come too late to hear why */ \
+#define EXPECT_REFUSED(change, nbytes, text)                                          \
+  do {                                                                                \
+    crew c = {.options = {.size = 2, .session = 5}, .body = nothing, .absent = is_1}; \
+    crew_start(&c);                                                                   \
+    zt_hello h = hello_of(&c, 1);                                                     \
+    change;                                                                           \
+    int fd = say_hello(&c, &h, nbytes);                                               \
+    crew_wait(&c, 10);                                                                \
+    assert_refusal(fd, text);                                                         \
+    assert_others(&c, 1, text, 5);                                                    \
   } while (0)
+
+/* What rank 0 says to one that it refuses. */
+static void assert_refusal(int fd, const char *text) {
+  zt_frame_header header;
+  zt_fail_frame frame;
+  assert_int_equal(recv(fd, &header, sizeof header, MSG_WAITALL), sizeof header);
+  assert_int_equal(header.type, ZT_FAIL);
+  assert_int_equal(recv(fd, &frame, sizeof frame, MSG_WAITALL), sizeof frame);
+  assert_string_equal(frame.message, text);
+  close(fd);
+}
 
 static void test_refused(void **state) {
   (void)state;
-  crew c = {.options = {.size = 3, .session = 5, .open_limit = 0.5}, .body = nothing, .absent = is_1};
-  EXPECT_REFUSED(c, strcpy(h.version, "0.0.9"), sizeof h, "rank 1 runs ztrain 0.0.9, rank 0 runs " ZT_VERSION);
-  EXPECT_REFUSED(c, strcpy(h.version, "0.0.9"), sizeof h - 8, "rank 1 runs ztrain 0.0.9, rank 0 runs " ZT_VERSION);
-  EXPECT_REFUSED(c, h.size = 4, sizeof h, "rank 1 was started as one of 4 ranks, rank 0 as one of 3");
-  EXPECT_REFUSED(c, strcpy(h.plane, "mpi"), sizeof h, "rank 1 was started with the plane 'mpi', rank 0 with 'shm'");
-  EXPECT_REFUSED(c, h.rank = 3, sizeof h, "a process says it is rank 3 of 3");
-  EXPECT_REFUSED(c, h.rank = -1, sizeof h, "a process says it is rank -1 of 3");
+  EXPECT_REFUSED(strcpy(h.version, "0.0.9"), sizeof h, "rank 1 runs ztrain 0.0.9, rank 0 runs " ZT_VERSION);
+  EXPECT_REFUSED(strcpy(h.version, "0.0.9"), sizeof h - 8, "rank 1 runs ztrain 0.0.9, rank 0 runs " ZT_VERSION);
+  EXPECT_REFUSED(h.size = 4, sizeof h, "rank 1 was started as one of 4 ranks, rank 0 as one of 2");
+  EXPECT_REFUSED(strcpy(h.plane, "mpi"), sizeof h, "rank 1 was started with the plane 'mpi', rank 0 with 'shm'");
+  EXPECT_REFUSED(h.rank = 2, sizeof h, "a process says it is rank 2 of 2");
+  EXPECT_REFUSED(h.rank = -1, sizeof h, "a process says it is rank -1 of 2");
 }
 
 static void test_twice(void **state) {
@@ -504,6 +533,20 @@ static void test_port_is_free(void **state) {
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
   close(fd);
+}
+
+/* With an address of a network, rank 0 listens on all. */
+static void test_addresses(void **state) {
+  (void)state;
+  const char *addresses[] = {"127.0.0.2", "localhost"};
+  for (int i = 0; i < 2; i++) {
+    int port;
+    close(crew_listen(&port));
+    crew c = {.options = {.size = 3, .port = port}, .body = meets};
+    snprintf(c.options.address, sizeof c.options.address, "%s", addresses[i]);
+    run(&c, 10);
+    for (int r = 0; r < 3; r++) assert_rank(&c, r, CREW_OK, "");
+  }
 }
 
 /* A member that speaks nonsense after the beginning. */
@@ -630,6 +673,7 @@ int main(void) {
       cmocka_unit_test(test_killed_in_a_collective),
       cmocka_unit_test(test_killed_outside),
       cmocka_unit_test(test_killed_while_busy),
+      cmocka_unit_test(test_killed_at_any_time),
       cmocka_unit_test(test_first_dies),
       cmocka_unit_test(test_exits_without_a_word),
       cmocka_unit_test(test_ends_too_early),
@@ -651,6 +695,7 @@ int main(void) {
       cmocka_unit_test(test_twice),
       cmocka_unit_test(test_strangers),
       cmocka_unit_test(test_port_is_free),
+      cmocka_unit_test(test_addresses),
       cmocka_unit_test(test_member_speaks_nonsense),
       cmocka_unit_test(test_memory_fails),
       cmocka_unit_test(test_judge),
