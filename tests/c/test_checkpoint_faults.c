@@ -412,7 +412,8 @@ static void test_without_exchange(void **state) {
 static bool in_place; /* over one path, else to step_1, step_2, ... */
 static bool exchange;
 
-static int save_for_ever(uint64_t version) {
+/* Writes a byte to 'out' after each save. */
+static int save_for_ever(uint64_t version, int out) {
   char target[600];
   if (!exchange && refuse_exchange() != 0) return 1;
   for (;; version++) {
@@ -420,34 +421,37 @@ static int save_for_ever(uint64_t version) {
     if (!in_place) snprintf(target, sizeof target, "%s/step_%d", scratch, (int)version);
     if (save_version(&small_tensors, target, version) != ZT_OK) return 2;
     if (!in_place && zt_checkpoint_prune(scratch, 2) != ZT_OK) return 3;
+    if (write(out, "", 1) != 1) return 4;
   }
 }
 
-/* Saves here, and returns the seconds that it took: what a save takes depends on the disk. */
-static double first_save(const char *target) {
-  double start = crew_now();
-  assert_ok(save_version(&small_tensors, target, 1));
-  return crew_now() - start;
-}
-
-/* Starts it with 'version', kills it within the time of some saves. */
-static void kill_one(uint64_t version, double one_save) {
-  int status;
+/* Starts it with 'version', kills it after no, one or two saves and a part of another: how long one takes depends on the disk. */
+static void kill_one(uint64_t version) {
+  static double one_save = 0.005;
+  int status, ends[2];
+  char byte;
+  assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
   pid_t child = fork();
   assert_true(child >= 0);
-  if (child == 0) _exit(save_for_ever(version));
-  crew_sleep(6 * one_save * (double)scratch_below(1000) / 1000);
+  if (child == 0) _exit(save_for_ever(version, ends[1]));
+  for (uint64_t n = scratch_below(3); n > 0; n--) {
+    double start = crew_now();
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    one_save = crew_now() - start;
+  }
+  crew_sleep(1.5 * one_save * (double)scratch_below(1000) / 1000);
   assert_int_equal(kill(child, SIGKILL), 0);
   assert_int_equal(waitpid(child, &status, 0), child);
+  close(ends[0]), close(ends[1]);
   if (!WIFSIGNALED(status)) fail_msg("it ended by itself: %x", (unsigned)status);
 }
 
 static void kill_in_place(void) {
   uint64_t version, last = 1;
   in_place = true;
-  double one_save = first_save(path);
+  assert_ok(save_version(&small_tensors, path, last));
   for (int n = 0; n < 40; n++, last = version) {
-    kill_one(last + 1, one_save);
+    kill_one(last + 1);
     assert_ok(check_whole(&small_tensors, path, &version));
     assert_true(version >= last);
     assert_true(scratch_count("") <= 2); /* what was left before is gone */
@@ -476,9 +480,9 @@ static void test_kills_at_new_paths(void **state) {
   uint64_t version, last = 1;
   char *found;
   in_place = false, exchange = true;
-  double one_save = first_save(scratch_path("step_1"));
+  assert_ok(save_version(&small_tensors, scratch_path("step_1"), last));
   for (int n = 0; n < 40; n++, last = version) {
-    kill_one(last + 1, one_save);
+    kill_one(last + 1);
     assert_ok(zt_checkpoint_latest(scratch, &found));
     assert_ok(check_whole(&small_tensors, found, &version));
     zt_free(found);
@@ -506,7 +510,7 @@ static void test_killed_rank(void **state) {
     crew_start(&c);
     usleep((useconds_t)(50000 + scratch_below(200000)));
     assert_int_equal(kill(c.ranks[n % 3].pid, SIGKILL), 0);
-    crew_wait(&c, 15);
+    crew_wait(&c, 60);
     for (int r = 0; r < 3; r++)
       if (r != n % 3) assert_rank(&c, r, CREW_PEER, NULL);
     assert_ok(check_whole(&odd_tensors, path, &version));
