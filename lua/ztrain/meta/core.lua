@@ -265,7 +265,7 @@ function core.touch(t) end
 
 ---the newest complete checkpoint of a folder, of those named step_N and epoch_N @return string path
 function core.checkpoint_latest(folder) end
----removes the oldest complete checkpoints but for `keep`, and unfinished ones
+---removes the oldest complete checkpoints but for `keep`, and what died unfinished
 function core.checkpoint_prune(folder, keep) end
 ---@return Checkpoint
 function core.checkpoint_open(path) end
@@ -276,6 +276,8 @@ local Checkpoint = {}
 function Checkpoint:json() end
 ---@return string[]
 function Checkpoint:names() end
+---@return dtype dtype, integer[] shape
+function Checkpoint:info(name) end
 ---@return Tensor
 function Checkpoint:read(name) end
 ---reads all of it, and raises where something is damaged
