@@ -3,6 +3,9 @@
 
 #include <errno.h>
 #include <lualib.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,8 +14,12 @@
 
 struct zt_host {
   lua_State *L;
+  zt_lua *state; /* L's */
   zt_host_options options;
-  size_t lua_used; /* bytes */
+  zt_settings settings;
+  size_t lua_used;           /* bytes */
+  _Atomic(pthread_t) thread; /* that of the script */
+  char where[96];            /* the script's line, when it was last asked for */
 };
 
 /* Lua counts on a block that shrinks: where that fails, the larger block serves. */
@@ -144,14 +151,81 @@ static void restrict_globals(lua_State *L) {
   lua_pop(L, 1);
 }
 
+/* --- other ranks */
+
+static zt_world *ranks_of(const zt_host_options *options) {
+  zt_world *w = options->context.world;
+  return w && zt_world_size(w) > 1 ? w : NULL;
+}
+
+/* The others hear why this one failed. Where all have agreed to stop they end by themselves. Passes 'st' on. */
+static zt_status tell_ranks(const zt_host_options *options, zt_status st) {
+  zt_world *w = ranks_of(options);
+  int signal = options->signals ? zt_signals_stop() : 0;
+  if (st != ZT_OK && w && !zt_signals_agreed()) zt_world_fail(w, zt_message(), signal ? 128 + signal : 1);
+  return st;
+}
+
+/* In the control thread. */
+static void another_failed(void *user, const char *message, int exit_status) {
+  const zt_host_options *options = &((zt_host *)user)->options;
+  if (options->signals) zt_signals_interrupt();
+  if (options->on_failure) options->on_failure(options->on_failure_user, message, exit_status);
+}
+
+/* Only the script's thread may ask Lua. */
+static const char *where(void *user) {
+  zt_host *host = user;
+  if (!pthread_equal(atomic_load(&host->thread), pthread_self())) return NULL;
+  zt_lua_where(host->state->L, host->where, sizeof host->where);
+  return host->where;
+}
+
+static void watch_ranks(zt_host *host) {
+  zt_world *w = ranks_of(&host->options);
+  if (!w) return;
+  zt_world_set_where(w, where, host);
+  zt_world_set_on_failure(w, another_failed, host);
+}
+
+/* os.exit; upvalue 1 is Lua's own. The other ranks hear of a failure; what is on its way to them gets there. */
+static int exit_rank(lua_State *L) {
+  int status = lua_isboolean(L, 1) ? !lua_toboolean(L, 1) : (int)(luaL_optinteger(L, 1, 0) & 0xff);
+  zt_lua *state = zt_lua_get(L);
+  zt_world *w = zt_ctx_world(state->ctx);
+  zt_queue *queue;
+  if (status != 0) {
+    char script[96], text[128];
+    zt_lua_where(L, script, sizeof script);
+    snprintf(text, sizeof text, "%s: os.exit(%d)", script, status);
+    zt_world_fail(w, text, status);
+  }
+  if (zt_ctx_queue(state->ctx, &queue) == ZT_OK) zt_queue_drain(queue);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 0);
+  return 0;
+}
+
+static void watch_exit(lua_State *L) {
+  lua_getglobal(L, LUA_OSLIBNAME);
+  lua_getfield(L, -1, "exit");
+  lua_pushcclosure(L, exit_rank, 1);
+  lua_setfield(L, -2, "exit");
+  lua_pop(L, 1);
+}
+
 /* --- making and freeing */
 
 /* (host) */
 static int set_up(lua_State *L) {
   zt_host *host = lua_touserdata(L, 1);
   luaL_openlibs(L);
-  zt_lua_make(L, &host->options.context)->traceback = host->options.traceback;
+  host->state = zt_lua_make(L, &host->options.context);
+  host->state->traceback = host->options.traceback;
+  host->state->settings = &host->settings;
   zt_lua_try(L, zt_open(L));
+  if (ranks_of(&host->options)) watch_exit(L);
   restrict_loading(L);
   restrict_globals(L);
   return 0;
@@ -172,9 +246,7 @@ static zt_status open_lua(zt_host *host) {
   lua_pushcfunction(host->L, set_up);
   lua_pushlightuserdata(host->L, host);
   if (lua_pcall(host->L, 1, 0, 0) != LUA_OK) return take_error(host->L, ZT_STATE);
-  if (!host->options.signals) return ZT_OK;
-  zt_signals_watch(host->L);
-  return zt_signals_install();
+  return host->options.signals ? zt_signals_install() : ZT_OK;
 }
 
 zt_status zt_host_new(const zt_host_options *options, zt_host **out) {
@@ -187,9 +259,11 @@ zt_status zt_host_new(const zt_host_options *options, zt_host **out) {
     return ZT_NOMEM;
   }
   host->options = given;
+  if (given.settings) host->settings = *given.settings;
   if (given.log) zt_log_set_sink(given.log, given.log_user);
-  zt_status st = open_lua(host);
+  zt_status st = tell_ranks(&given, open_lua(host));
   if (st == ZT_OK) {
+    watch_ranks(host);
     *out = host;
   } else {
     zt_host_free(host);
@@ -199,8 +273,11 @@ zt_status zt_host_new(const zt_host_options *options, zt_host **out) {
 
 void zt_host_free(zt_host *host) {
   if (!host) return;
+  zt_world *w = ranks_of(&host->options);
+  if (w) zt_world_set_on_failure(w, NULL, NULL); /* it uses the Lua state */
   if (host->options.signals) zt_signals_restore();
   if (host->L) lua_close(host->L);
+  if (w) zt_world_set_where(w, NULL, NULL);
   if (host->options.log) zt_log_set_sink(NULL, NULL);
   bool hook = host->options.memory != NULL;
   zt_free(host);
@@ -212,6 +289,7 @@ void zt_host_free(zt_host *host) {
 typedef struct zt_script {
   const char *name; /* of a file, where text is NULL */
   const char *text;
+  bool is_module; /* 'name' is: its function main gets the table of arguments */
   size_t nbytes;
   int n_args;
   char *const *args;
@@ -236,11 +314,16 @@ static void load_buffer(lua_State *L, const zt_script *script) {
   lua_error(L);
 }
 
-/* (script) */
-static int run_script(lua_State *L) {
-  const zt_script *script = lua_touserdata(L, 1);
-  luaL_checkstack(L, script->n_args + 8, "too many arguments");
-  set_arg(L, script);
+static void call_main(lua_State *L, const zt_script *script) {
+  lua_getglobal(L, "require");
+  lua_pushstring(L, script->name);
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "main");
+  lua_getglobal(L, "arg");
+  lua_call(L, 1, 0);
+}
+
+static void call_chunk(lua_State *L, const zt_script *script) {
   if (!script->text) {
     load_file(L, script->name);
   } else {
@@ -248,6 +331,19 @@ static int run_script(lua_State *L) {
   }
   for (int i = 0; i < script->n_args; i++) lua_pushstring(L, script->args[i]);
   lua_call(L, script->n_args, 0);
+}
+
+/* (script) */
+static int run_script(lua_State *L) {
+  const zt_script *script = lua_touserdata(L, 1);
+  luaL_checkstack(L, script->n_args + 8, "too many arguments");
+  set_arg(L, script);
+  if (script->is_module) {
+    call_main(L, script);
+  } else {
+    call_chunk(L, script);
+  }
+  zt_lua_run_at_end(L);
   return 0;
 }
 
@@ -271,24 +367,32 @@ static zt_status run(zt_host *host, zt_script *script) {
   lua_State *L = host->L;
   zt_status st = ZT_OK;
   lua_settop(L, 0);
+  atomic_store(&host->thread, pthread_self());
+  if (host->options.signals) zt_signals_watch(L);
+  zt_lua_forget_at_end(L);
   lua_pushnil(L);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &zt_lua_traceback_key);
   lua_pushcfunction(L, on_error);
   lua_pushcfunction(L, run_script);
   lua_pushlightuserdata(L, script);
-  if (lua_pcall(L, 1, 0, 1) != LUA_OK) st = take_error(L, ZT_INVALID);
+  if (lua_pcall(L, 1, 0, 1) != LUA_OK) st = tell_ranks(&host->options, take_error(L, ZT_INVALID));
   lua_settop(L, 0);
   return host->options.signals ? stopped(st) : st;
 }
 
 zt_status zt_host_run_file(zt_host *host, const char *path, int n_args, char *const args[]) {
-  if (access(path, R_OK) != 0) return zt_fail(ZT_IO, "cannot read %s: %s", path, strerror(errno));
+  if (access(path, R_OK) != 0)
+    return tell_ranks(&host->options, zt_fail(ZT_IO, "cannot read %s: %s", path, strerror(errno)));
   return run(host, &(zt_script){.name = path, .n_args = n_args, .args = args});
 }
 
 zt_status zt_host_run_text(zt_host *host, const char *name, const char *text, size_t nbytes, int n_args,
                            char *const args[]) {
-  return run(host, &(zt_script){name, text, nbytes, n_args, args});
+  return run(host, &(zt_script){.name = name, .text = text, .nbytes = nbytes, .n_args = n_args, .args = args});
+}
+
+zt_status zt_host_run_module(zt_host *host, const char *name, int n_args, char *const args[]) {
+  return run(host, &(zt_script){.name = name, .is_module = true, .n_args = n_args, .args = args});
 }
 
 const char *zt_host_traceback(const zt_host *host) {

@@ -1,6 +1,7 @@
 #include "bindings/lua_base.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "bindings/lua_sources.h"
@@ -33,10 +34,23 @@ zt_lua *zt_lua_get(lua_State *L) {
   return state;
 }
 
-zt_ctx *zt_lua_ctx(lua_State *L) {
-  zt_ctx *ctx = zt_lua_get(L)->ctx;
+static void check_stop(lua_State *L, zt_lua *state) {
+  const char *message;
   zt_signals_check(L);
-  return ctx;
+  if (state->knows || !zt_world_failed(zt_ctx_world(state->ctx), &message, NULL)) return;
+  state->knows = true; /* a script that catches it may clean up */
+  zt_lua_raise(L, "%s", message);
+}
+
+void zt_lua_check_stop(lua_State *L) {
+  zt_lua *state = zt_lua_peek(L);
+  if (state) check_stop(L, state);
+}
+
+zt_ctx *zt_lua_ctx(lua_State *L) {
+  zt_lua *state = zt_lua_get(L);
+  check_stop(L, state);
+  return state->ctx;
 }
 
 /* What Lua's collector frees are handles; with them go the tensors that nothing else holds. */
@@ -84,16 +98,31 @@ static bool is_library(const char *source, size_t length) {
   return false;
 }
 
-/* Pushes "recipe.lua:12: " of the innermost level outside of the library, or "". */
+/* The innermost level outside of the library. */
+static bool find_script(lua_State *L, lua_Debug *ar) {
+  for (int level = 0; lua_getstack(L, level, ar); level++) {
+    lua_getinfo(L, "Sl", ar);
+    if (ar->currentline > 0 && (ar->source[0] != '@' || !is_library(ar->source + 1, ar->srclen - 1))) return true;
+  }
+  return false;
+}
+
+/* Pushes "recipe.lua:12: ", or "". */
 static void push_where(lua_State *L) {
   lua_Debug ar;
-  for (int level = 0; lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || (ar.source[0] == '@' && is_library(ar.source + 1, ar.srclen - 1))) continue;
+  if (find_script(L, &ar)) {
     lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
-    return;
+  } else {
+    lua_pushliteral(L, "");
   }
-  lua_pushliteral(L, "");
+}
+
+void zt_lua_where(lua_State *L, char *text, size_t room) {
+  lua_Debug ar;
+  if (find_script(L, &ar))
+    snprintf(text, room, "%s:%d", ar.short_src, ar.currentline);
+  else
+    snprintf(text, room, "%s", "");
 }
 
 /* Remembers that the message at the top has got its path, and the traceback if that is wanted. */
@@ -133,6 +162,7 @@ int zt_lua_raise(lua_State *L, const char *fmt, ...) {
 
 int zt_lua_fail(lua_State *L, zt_status st) {
   zt_lua *state = find_state(L);
+  if (state && st == ZT_PEER) state->knows = true;
   if (state && state->has_error) {
     state->has_error = false;
     lua_rawgetp(L, LUA_REGISTRYINDEX, &zt_lua_error_key);

@@ -106,8 +106,8 @@ static int c_close(lua_State *L) {
 }
 
 static const luaL_Reg checkpoint_methods[] = {
-    {"json", c_json},     {"names", c_names},   {"read", c_read}, {"verify", c_verify},
-    {"export", c_export}, {"close", c_close},   {NULL, NULL},
+    {"json", c_json},     {"names", c_names}, {"read", c_read}, {"verify", c_verify},
+    {"export", c_export}, {"close", c_close}, {NULL, NULL},
 };
 static void open(lua_State *L) { zt_new_class(L, class_name, checkpoint_methods, release); }
 

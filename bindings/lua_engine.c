@@ -37,7 +37,8 @@ static uint32_t current_flags(void *user) {
 }
 
 static int l_engine(lua_State *L) {
-  static const char *const names[] = {"stage", "accumulate", "micro_steps", "page_size", "resident_memory", "overlap", NULL};
+  static const char *const names[] = {"stage",           "accumulate", "micro_steps", "page_size",
+                                      "resident_memory", "overlap",    NULL};
   static const char *const policies[] = {"sharded", "local", NULL};
   zt_check_options(L, 1, names);
   lua_settop(L, 1);
@@ -48,7 +49,9 @@ static int l_engine(lua_State *L) {
       .accumulate = (zt_accumulate)zt_arg_choice(L, 2, "policy", policies),
       .micro_steps = zt_option_integer(L, 1, "micro_steps", 1),
       .page_nbytes = (size_t)zt_option_integer(L, 1, "page_size", 0),
-      .resident_nbytes = limit < 0 ? 0 : limit == 0 ? SIZE_MAX : (size_t)limit, /* 0: no limit */
+      .resident_nbytes = limit < 0    ? 0
+                         : limit == 0 ? SIZE_MAX
+                                      : (size_t)limit, /* 0: no limit */
       .no_overlap = !zt_option_boolean(L, 1, "overlap", true),
       .flags = current_flags,
   };
@@ -241,10 +244,10 @@ static int e_set_steps(lua_State *L) {
 }
 
 static const luaL_Reg engine_methods[] = {
-    {"add", e_add},       {"build", e_build},   {"micro_step", e_micro_step}, {"micro_end", e_micro_end},
-    {"flag", e_flag},     {"finish", e_finish}, {"closing", e_closing},       {"step", e_step},
-    {"zero", e_zero},     {"hash", e_hash},     {"stats", e_stats},           {"save", e_save},
-    {"load", e_load},     {"steps", e_steps},   {"set_steps", e_set_steps},   {"close", e_close},
+    {"add", e_add},   {"build", e_build},   {"micro_step", e_micro_step}, {"micro_end", e_micro_end},
+    {"flag", e_flag}, {"finish", e_finish}, {"closing", e_closing},       {"step", e_step},
+    {"zero", e_zero}, {"hash", e_hash},     {"stats", e_stats},           {"save", e_save},
+    {"load", e_load}, {"steps", e_steps},   {"set_steps", e_set_steps},   {"close", e_close},
     {NULL, NULL},
 };
 

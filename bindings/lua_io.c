@@ -316,7 +316,9 @@ static zt_status cast_piece(zt_ctx *c, zt_tensor *piece, const zt_safetensors_en
 static zt_status fill(zt_ctx *c, zt_tensor *t, const zt_safetensors_entry *e, shared_file *file) {
   if (zt_tensor_is_late(t)) {
     file->refs++;
-    zt_late_set(t, &(zt_start){.kind = ZT_START_BYTES, .bytes = e->data, .dtype = e->dtype, .release = drop_file, .user = file});
+    zt_late_set(
+        t,
+        &(zt_start){.kind = ZT_START_BYTES, .bytes = e->data, .dtype = e->dtype, .release = drop_file, .user = file});
     return ZT_OK;
   }
   if (e->dtype == t->dtype) return zt_tensor_write(c, t, e->data);
@@ -350,8 +352,7 @@ static int l_safetensors_load_into(lua_State *L) {
   check_load(L, &l, strict);
   zt_ctx *c = zt_lua_ctx(L);
   for (size_t i = 0; i < n; i++)
-    zt_lua_try(L,
-               zt_wrap(fill(c, matches[i].tensor, matches[i].entry, *file), "%s: %s", path, matches[i].entry->name));
+    zt_lua_try(L, zt_wrap(fill(c, matches[i].tensor, matches[i].entry, *file), "%s: %s", path, matches[i].entry->name));
   release_file(file);
   lua_pushvalue(L, l.missing);
   lua_pushvalue(L, l.unexpected);

@@ -10,7 +10,8 @@ static zt_scaler *check_scaler(lua_State *L) { return zt_check_object(L, 1, clas
 
 static int l_scaler(lua_State *L) {
   static const char *const names[] = {"loss_scale", "initial_scale_power",    "loss_scale_window",
-                                      "hysteresis", "consecutive_hysteresis", "min_loss_scale", NULL};
+                                      "hysteresis", "consecutive_hysteresis", "min_loss_scale",
+                                      NULL};
   zt_check_options(L, 1, names);
   zt_scaler_options o = zt_scaler_defaults();
   o.loss_scale = zt_option_number(L, 1, "loss_scale", o.loss_scale);

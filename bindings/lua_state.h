@@ -1,9 +1,10 @@
 /* lua_state.h - what the bindings keep for an interpreter: private to lua_base.c, lua_scope.c, lua_autograd.c,
-** lua_signal.c, lua_core.c and host.c. */
+** lua_signal.c, lua_host.c, lua_core.c and host.c. */
 #ifndef zt_lua_state_h
 #define zt_lua_state_h
 
 #include "bindings/lua_base.h"
+#include "bindings/zt_options.h"
 
 /* A place in a circular list; an empty list points to itself. */
 typedef struct zt_link {
@@ -60,22 +61,28 @@ typedef struct zt_slots {
 
 typedef struct zt_lua {
   zt_ctx *ctx;
-  lua_State *L;    /* the coroutine that called last: where callbacks of core run */
-  zt_link scopes;  /* open scopes, innermost last */
-  zt_scope root;   /* tensors outside all scopes; not in the list */
-  zt_link emptied; /* handles whose scope freed their tensor, and those of closed variables */
-  zt_link free;    /* slots */
-  zt_slots *slots; /* owned */
-  uint64_t n_ends; /* scopes that have ended */
-  size_t gc_at;    /* bytes in use at which the next step of Lua's collector is due */
-  bool has_error;  /* a callback met a Lua error, kept under zt_lua_error_key, and told core to fail */
-  bool traceback;  /* keep the traceback of errors (--debug) */
+  lua_State *L;                /* the coroutine that called last: where callbacks of core run */
+  zt_link scopes;              /* open scopes, innermost last */
+  zt_scope root;               /* tensors outside all scopes; not in the list */
+  zt_link emptied;             /* handles whose scope freed their tensor, and those of closed variables */
+  zt_link free;                /* slots */
+  zt_slots *slots;             /* owned */
+  uint64_t n_ends;             /* scopes that have ended */
+  size_t gc_at;                /* bytes in use at which the next step of Lua's collector is due */
+  bool has_error;              /* a callback met a Lua error, kept under zt_lua_error_key, and told core to fail */
+  bool traceback;              /* keep the traceback of errors (--debug) */
+  bool knows;                  /* that another rank failed: it was raised */
+  const zt_settings *settings; /* for core.settings(); borrowed; NULL: nothing is given */
 } zt_lua;
 
 /* The interpreter's state, made with 'options' (NULL: the defaults) where there is none yet; raises. */
 zt_lua *zt_lua_make(lua_State *L, const zt_context_options *options);
 zt_lua *zt_lua_get(lua_State *L);  /* raises where ztrain.core is not open */
 zt_lua *zt_lua_peek(lua_State *L); /* NULL there: for finalizers, which must not raise */
+/* Raises where a signal asks to stop at once, or another rank has failed; each once. */
+void zt_lua_check_stop(lua_State *L);
+/* Where the script is, "recipe.lua:12", in the innermost level outside of the library; "": nowhere. Raises nothing. */
+void zt_lua_where(lua_State *L, char *text, size_t room);
 
 /* Keys of values in the registry. */
 extern const char zt_lua_error_key;     /* the Lua error that a callback met */
@@ -101,12 +108,18 @@ void zt_scopes_clear(zt_lua *state); /* releases the tensors of all handles, and
 /* Tables that a scope's end does not walk into: libraries and the globals. Takes the table at the top, does not pop it. */
 void zt_scope_skip(lua_State *L);
 
+/* --- lua_host.c */
+void zt_lua_run_at_end(lua_State *L);    /* calls what core.at_end has, in order; raises */
+void zt_lua_forget_at_end(lua_State *L); /* what a script before has left */
+
 /* --- lua_signal.c: SIGINT and SIGTERM ask to stop; the second one ends the process at once */
 zt_status zt_signals_install(void);
 void zt_signals_restore(void);               /* the handlers from before; forgets what was asked */
 void zt_signals_watch(lua_State *L);         /* the interpreter to interrupt; NULL: none */
 int zt_signals_stop(void);                   /* the signal that asked, or 0 */
-void zt_signals_note(int number);            /* as if it had asked: another rank got it */
+void zt_signals_note(int number);            /* as if it had asked: another rank got it, and all know */
+bool zt_signals_agreed(void);                /* whether it was noted */
+void zt_signals_interrupt(void);             /* from any thread: the script looks at zt_lua_check_stop, soon */
 int zt_signals_defer(lua_State *L, bool on); /* on: it only asks. Off: raises where one has asked already */
 void zt_signals_check(lua_State *L);         /* raises, once, where one has asked and is not deferred */
 

@@ -6,8 +6,8 @@
 
 /* clang-format off */
 #define ZT_LUA_SUBJECTS(S) \
-  S(base) S(scopes) S(tensor) S(ops) S(autograd) S(optim) S(engine) S(scaler) S(checkpoint) S(system) S(io) S(json) S(text) S(data) \
-  S(comm)
+  S(base) S(scopes) S(tensor) S(ops) S(autograd) S(optim) S(engine) S(scaler) S(checkpoint) S(system) S(io) S(json) \
+  S(text) S(data) S(comm) S(host)
 /* clang-format on */
 
 #define ZT_LUA_SUBJECT_DECLARE(name) extern const zt_lua_subject zt_lua_##name;

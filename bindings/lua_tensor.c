@@ -608,7 +608,8 @@ static void open(lua_State *L) {
 }
 
 static const luaL_Reg functions[] = {
-    {"tensor", l_tensor}, {"zeros", l_zeros},           {"ones", l_ones}, {"full", l_full}, {"randn", l_randn}, {"parameter", l_parameter},
+    {"tensor", l_tensor}, {"zeros", l_zeros},           {"ones", l_ones},
+    {"full", l_full},     {"randn", l_randn},           {"parameter", l_parameter},
     {"arange", l_arange}, {"from_bytes", l_from_bytes}, {NULL, NULL},
 };
 static const luaL_Reg methods[] = {

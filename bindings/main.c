@@ -1,161 +1,125 @@
-/* main.c - the program ztrain: reads the engine's options and runs a recipe in a host. */
+/* main.c - the program ztrain: reads the engine's options, starts ranks or is one, and runs a recipe in a host. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "bindings/nearest.h"
+#include "bindings/launch.h"
+#include "bindings/say.h"
 #include "bindings/zt_host.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
-/* What is said stays one line, and the terminal's own commands stay out of it: names in messages are files' and users'. A
-** line's end becomes a space, with the blanks that follow it; other control characters become "\27". */
-static void say(const char *text) {
-  fputs("ztrain: ", stderr);
-  for (; *text; text++) {
-    unsigned char ch = (unsigned char)*text;
-    if (ch == '\n') {
-      fputc(' ', stderr);
-      text += strspn(text, "\n\t ") - 1;
-    } else if (ch < ' ' || ch == 127) {
-      fprintf(stderr, "\\%d", ch);
-    } else {
-      fputc(ch, stderr);
-    }
-  }
-  fputc('\n', stderr);
-}
+/* After another rank's failure a script that has not come back is given up. */
+enum { END_SECONDS = 6 };
 
-static int usage_error(const char *format, const char *text, const char *more) {
+static int usage_error(const char *text) {
   char line[1000];
-  snprintf(line, sizeof line, format, text, more);
-  size_t length = strlen(line);
-  snprintf(line + length, sizeof line - length, "; see ztrain --help");
-  say(line);
+  snprintf(line, sizeof line, "%s; see ztrain --help", text);
+  zt_say(line, NULL);
   return EXIT_USAGE;
 }
 
-/* --- sizes: a number and a unit, binary (KiB, MiB, ...) or decimal (KB, MB, ...) */
+/* --- the command line */
 
-static bool unit_factor(const char *unit, double *factor) {
-  static const char *const prefixes = "KMGT";
-  const char *prefix = *unit ? strchr(prefixes, *unit) : NULL;
-  *factor = 1;
-  if (!prefix) return strcmp(unit, "") == 0 || strcmp(unit, "B") == 0;
-  bool binary = unit[1] == 'i';
-  for (const char *p = prefixes; p <= prefix; p++) *factor *= binary ? 1024 : 1000;
-  return strcmp(unit + 1, binary ? "iB" : "B") == 0;
-}
+typedef struct zt_program {
+  char **all;  /* its own arguments, the program's name first */
+  char **rest; /* from the recipe or command on */
+  zt_settings settings;
+} zt_program;
 
-static bool parse_size(const char *text, size_t *nbytes) {
-  char *unit;
-  double factor, number = strtod(text, &unit);
-  if (unit == text || !unit_factor(unit, &factor) || !(number > 0) || !(number * factor < 0x1p63)) return false;
-  *nbytes = (size_t)(number * factor);
-  return true;
-}
+typedef int (*zt_command)(zt_program *program); /* returns the exit status */
 
-/* --- the engine's options: those before the recipe */
-
-typedef struct zt_settings zt_settings;
-typedef int (*zt_command)(const zt_settings *settings, char *argv[]); /* returns the exit status */
-
-struct zt_settings {
-  zt_host_options host;
-  zt_command command;
-};
-
-static int run_recipe(const zt_settings *settings, char *argv[]);
-static int print_help(const zt_settings *settings, char *argv[]);
-static int print_version(const zt_settings *settings, char *argv[]);
+static int run_recipe(zt_program *program);
+static int run_library(zt_program *program);
+static int print_help(zt_program *program);
+static int print_version(zt_program *program);
 
 /* Words that may stand in the place of the recipe. */
 static const struct {
   const char *name;
+  const char *arguments; /* for the help; NULL: it does not show */
   zt_command run;
-} commands[] = {{"help", print_help}, {"version", print_version}};
-
-static bool set_device(zt_settings *s, const char *value) { return s->host.context.device = value, true; }
-static bool set_device_memory(zt_settings *s, const char *value) {
-  return parse_size(value, &s->host.context.device_memory);
-}
-static bool set_debug(zt_settings *s, const char *value) { return (void)value, s->host.traceback = true; }
-static bool set_help(zt_settings *s, const char *value) { return (void)value, s->command = print_help, true; }
-static bool set_version(zt_settings *s, const char *value) { return (void)value, s->command = print_version, true; }
-
-static const struct {
-  const char *name;
-  const char *value; /* what it stands for in the help; NULL: the option takes none */
-  const char *help;
-  bool (*set)(zt_settings *settings, const char *value); /* false: the value is not one */
-} options[] = {
-    {"--device", "NAME", "where tensors are and ops run: cpu", set_device},
-    {"--device-memory", "SIZE", "budget for the device's memory: 24GiB, 1.5GB; a hard limit", set_device_memory},
-    {"--debug", NULL, "errors come with a traceback", set_debug},
-    {"--help", NULL, "this text", set_help},
-    {"--version", NULL, "the version", set_version},
+} commands[] = {
+    {"export", "CHECKPOINT FOLDER", run_library},
+    {"help", NULL, print_help},
+    {"version", NULL, print_version},
 };
-enum { N_OPTIONS = sizeof options / sizeof *options };
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
-static int print_help(const zt_settings *settings, char *argv[]) {
-  (void)settings, (void)argv;
-  printf("usage: ztrain [options] recipe.lua [the recipe's options]\n\n");
-  for (int i = 0; i < N_OPTIONS; i++)
-    printf("  %s %-*s  %s\n", options[i].name, 20 - (int)strlen(options[i].name),
-           options[i].value ? options[i].value : "", options[i].help);
+static int print_help(zt_program *program) {
+  (void)program;
+  const zt_option *o;
+  printf("usage: ztrain [options] recipe.lua [the recipe's options]\n");
+  for (int i = 0; i < N_COMMANDS; i++)
+    if (commands[i].arguments) printf("       ztrain %s %s\n", commands[i].name, commands[i].arguments);
+  printf("\n");
+  for (int i = 0; (o = zt_option_at(i)); i++) {
+    int used = (int)(strlen(o->name) + (o->value ? 1 + strlen(o->value) : 0));
+    printf("  --%s%s%s%*s  %s\n", o->name, o->value ? " " : "", o->value ? o->value : "", used < 32 ? 32 - used : 0, "",
+           o->help);
+  }
   printf("\nThe recipe's own options: ztrain recipe.lua --help\n");
   return 0;
 }
 
-static int print_version(const zt_settings *settings, char *argv[]) {
-  (void)settings, (void)argv;
+static int print_version(zt_program *program) {
+  (void)program;
   printf("ztrain %s\n", ZT_VERSION);
   return 0;
 }
 
-/* Length of the name in NAME or NAME=VALUE. */
-static size_t name_length(const char *arg) { return strcspn(arg, "="); }
-
-static bool same_name(const char *name, const char *arg, size_t length) {
-  for (size_t i = 0; i < length; i++)
-    if (!name[i] || (i > 1 && arg[i] == '_' ? '-' : arg[i]) != name[i]) return false;
-  return name[length] == '\0';
+/* Reads argv[*at], NAME or NAME=VALUE, and its value; moves *at behind them. */
+static zt_status read_option(zt_settings *settings, char *argv[], int *at) {
+  char name[80];
+  const char *arg = argv[(*at)++], *value = NULL;
+  size_t length = strcspn(arg, "=");
+  snprintf(name, sizeof name, "%.*s", (int)length, arg);
+  const zt_option *option = zt_option_find(arg, length);
+  if (arg[length])
+    value = arg + length + 1;
+  else if (option && option->value && argv[*at])
+    value = argv[(*at)++];
+  return zt_settings_set(settings, name, value);
 }
 
-static int unknown_option(const char *arg) {
-  const char *names[N_OPTIONS + 1] = {NULL};
-  for (int i = 0; i < N_OPTIONS; i++) names[i] = options[i].name;
-  char name[64];
-  snprintf(name, sizeof name, "%.*s", (int)name_length(arg), arg);
-  const char *nearest = zt_nearest(name, names);
-  return usage_error(nearest ? "unknown option '%s'; did you mean '%s'?" : "unknown option '%s'", name, nearest);
+static zt_status read_options(zt_program *p) {
+  int at = 1;
+  zt_settings *s = &p->settings;
+  while (p->all[at] && p->all[at][0] == '-') ZT_TRY(read_option(s, p->all, &at));
+  p->rest = p->all + at;
+  if (s->cpu.given && s->device.given && strcmp(s->device.text, "cpu") != 0)
+    return zt_fail(ZT_INVALID, "option '--cpu' and option '--device %s' exclude each other", s->device.text);
+  if (s->cpu.given) return zt_settings_set(s, "device", "cpu");
+  return ZT_OK;
 }
 
-/* Reads argv[*at] and its value; moves *at behind them. 0, or the exit status. */
-static int read_option(zt_settings *settings, char *argv[], int *at) {
-  const char *arg = argv[(*at)++];
-  size_t length = name_length(arg);
-  int i = 0;
-  while (i < N_OPTIONS && !same_name(options[i].name, arg, length)) i++;
-  if (i == N_OPTIONS) return unknown_option(arg);
-  const char *value = arg[length] ? arg + length + 1 : NULL;
-  if (!options[i].value && value) return usage_error("option '%s' takes no value, not '%s'", options[i].name, value);
-  if (options[i].value && !value) value = argv[*at] ? argv[(*at)++] : NULL;
-  if (options[i].value && !value)
-    return usage_error("option '%s' needs a value: %s", options[i].name, options[i].value);
-  if (!options[i].set(settings, value))
-    return usage_error("option '%s': '%s' is not a size such as 24GiB", options[i].name, value);
-  return 0;
+static zt_command find_command(const zt_program *p) {
+  if (p->settings.help.given) return print_help;
+  if (p->settings.version.given) return print_version;
+  for (int i = 0; i < N_COMMANDS && p->rest[0]; i++)
+    if (strcmp(p->rest[0], commands[i].name) == 0) return commands[i].run;
+  return p->rest[0] ? run_recipe : NULL;
 }
 
-/* --- running */
+/* --- ending */
+
+static zt_world *world; /* of several ranks; else NULL */
+
+/* Runs at exit, too: a script may have called os.exit. */
+static void close_world(void) {
+  fflush(stdout); /* rank 0 waits here for the others */
+  zt_world_close(world);
+  world = NULL;
+}
 
 static void log_to_stderr(void *user, const char *line) {
   (void)user;
-  say(line);
+  zt_say(line, NULL);
 }
 
 /* A failure of standard output (a full disk) shows here at the latest. */
@@ -164,9 +128,122 @@ static int close_output(int status) {
   clearerr(stdout);
   errno = 0; /* the cause of an earlier failure is known no more: one more character shows it */
   if (fputc('\n', stdout) != EOF) fflush(stdout);
-  fprintf(stderr, "ztrain: standard output: %s\n", errno ? strerror(errno) : "a part could not be written");
+  char text[200];
+  snprintf(text, sizeof text, "standard output: %s", errno ? strerror(errno) : "a part could not be written");
+  zt_say(text, NULL);
   return status ? status : EXIT_FAILED;
 }
+
+/* What another rank's failure was, for the thread that ends this one. */
+static struct {
+  char message[1100];
+  int status;
+} failure;
+
+static void *end_in_time(void *user) {
+  (void)user;
+  struct timespec left = {.tv_sec = END_SECONDS};
+  while (nanosleep(&left, &left) != 0) {
+  }
+  if (ftrylockfile(stdout) == 0) fflush(stdout); /* where the script is inside of a print, it is lost */
+  zt_say(failure.message, NULL);
+  _exit(failure.status);
+}
+
+static void on_failure(void *user, const char *message, int exit_status) {
+  pthread_t thread;
+  (void)user;
+  snprintf(failure.message, sizeof failure.message, "%s; the script did not stop within %d s", message, END_SECONDS);
+  failure.status = exit_status;
+  if (pthread_create(&thread, NULL, end_in_time, NULL) == 0) pthread_detach(thread);
+}
+
+/* Says what failed; the exit status. */
+static int report(const zt_host *host) {
+  int status = EXIT_FAILED, signal = host ? zt_host_signal(host) : 0;
+  fflush(stdout);
+  zt_say(zt_message(), host ? zt_host_traceback(host) : NULL);
+  if (world && zt_world_failed(world, NULL, &status)) return status;
+  return signal ? EXIT_SIGNAL + signal : status;
+}
+
+/* --- running */
+
+/* Standard output is rank 0's. */
+static zt_status be_silent(void) {
+  int fd = open("/dev/null", O_WRONLY);
+  if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0) return zt_fail(ZT_IO, "/dev/null: %s", strerror(errno));
+  close(fd);
+  return ZT_OK;
+}
+
+static zt_status join(const zt_program *p, zt_world_options *options) {
+  zt_say_as(options->rank, options->size);
+  if (options->rank > 0) ZT_TRY(be_silent());
+  options->timeout = p->settings.collective_timeout.number;
+  ZT_TRY(zt_world_open(options, &world));
+  if (atexit(close_world) != 0) return zt_fail(ZT_NOMEM, "atexit: no memory");
+  return ZT_OK;
+}
+
+static zt_host_options host_options(const zt_program *p) {
+  return (zt_host_options){
+      .context = {.device = p->settings.device.given ? p->settings.device.text : NULL,
+                  .device_memory = (size_t)p->settings.device_memory.integer,
+                  .world = world},
+      .settings = &p->settings,
+      .log = log_to_stderr,
+      .signals = true,
+      .traceback = p->settings.debug.given,
+      .on_failure = on_failure,
+  };
+}
+
+/* Runs the recipe, or where there is one, the module. */
+static int run_host(const zt_program *p, const char *module) {
+  zt_host *host;
+  zt_host_options options = host_options(p);
+  int n_args = 0, status = 0;
+  while (p->rest[n_args + 1]) n_args++;
+  zt_status st = zt_host_new(&options, &host);
+  if (st == ZT_OK)
+    st = module ? zt_host_run_module(host, module, n_args, p->rest + 1)
+                : zt_host_run_file(host, p->rest[0], n_args, p->rest + 1);
+  if (st != ZT_OK) status = report(host);
+  zt_host_free(host);
+  close_world();
+  return status;
+}
+
+/* A command that is written in Lua. */
+static int run_library(zt_program *p) {
+  char module[80];
+  snprintf(module, sizeof module, "ztrain.commands.%s", p->rest[0]);
+  return run_host(p, module);
+}
+
+/* One process runs a recipe alone, or as the rank that its environment says it is; or it starts the ranks. */
+static int run_recipe(zt_program *p) {
+  zt_world_options options;
+  bool found;
+  if (zt_world_options_from_environment(&options, &found) != ZT_OK) {
+    zt_say(zt_message(), NULL);
+    return EXIT_USAGE;
+  }
+  bool launched = zt_launched(&options);
+  int n = p->settings.num_processes.given ? (int)p->settings.num_processes.integer : 1;
+  if (found && !launched && p->settings.num_processes.given) {
+    char text[200];
+    snprintf(text, sizeof text,
+             "the environment says that this is rank %d of %d: it joins them, and starts no ranks (-n %d)",
+             options.rank, options.size, n);
+    return usage_error(text);
+  }
+  if (n > 1 && !launched) return zt_launch(n, p->all);
+  return found && join(p, &options) != ZT_OK ? report(NULL) : run_host(p, NULL);
+}
+
+/* --- the process */
 
 /* Where a standard stream is closed, the next file to be opened would take its place, and get what is printed. What is
 ** opened instead can only be used the wrong way round: printing fails. */
@@ -175,46 +252,35 @@ static void hold_standard_streams(void) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) exit(EXIT_FAILED);
 }
 
-static int report(const zt_host *host) {
-  fflush(stdout);
-  say(zt_message());
-  const char *traceback = host ? zt_host_traceback(host) : NULL;
-  if (traceback) fprintf(stderr, "%s\n", traceback);
-  int signal = host ? zt_host_signal(host) : 0;
-  return signal ? EXIT_SIGNAL + signal : EXIT_FAILED;
-}
-
-static int run_recipe(const zt_settings *settings, char *argv[]) {
-  zt_host *host;
-  int n_args = 0, status = 0;
-  while (argv[n_args + 1]) n_args++;
-  if (zt_host_new(&settings->host, &host) != ZT_OK || zt_host_run_file(host, argv[0], n_args, argv + 1) != ZT_OK)
-    status = report(host);
-  zt_host_free(host);
-  return status;
+/* Ranks that somebody else has started on one machine share its cores. */
+static bool share_cores(void) {
+  zt_world_options options;
+  bool found;
+  char threads[16];
+  if (getenv("OMP_NUM_THREADS") || zt_world_options_from_environment(&options, &found) != ZT_OK || !found) return false;
+  snprintf(threads, sizeof threads, "%d", zt_threads_each(options.local_size));
+  return setenv("OMP_NUM_THREADS", threads, 1) == 0;
 }
 
 /* OpenMP's threads spin while they wait, and where another program wants the cores too, that costs many times the work.
-** The policy is read when libgomp is loaded, before main: so the program sets it and starts itself again. A policy of
-** the user's own stands; where the second start fails, the first goes on. */
-static void let_threads_sleep(char *argv[]) {
-  if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-  if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+** A policy of the user's own stands. */
+static bool let_threads_sleep(void) {
+  return !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0;
+}
+
+/* libgomp reads its environment when it is loaded, before main: so the program sets it and starts itself again. Where the
+** second start fails, the first goes on. */
+static void prepare_threads(char *argv[]) {
+  bool share = share_cores(), sleep = let_threads_sleep();
+  if (share || sleep) execv("/proc/self/exe", argv);
 }
 
 int main(int argc, char *argv[]) {
   (void)argc;
-  let_threads_sleep(argv);
+  prepare_threads(argv);
   hold_standard_streams();
-  zt_settings settings = {.host = {.log = log_to_stderr, .signals = true}};
-  int at = 1;
-  while (argv[at] && argv[at][0] == '-') {
-    int status = read_option(&settings, argv, &at);
-    if (status) return status;
-  }
-  if (!settings.command && !argv[at]) return usage_error("a recipe is missing%s%s", "", "");
-  for (size_t i = 0; i < sizeof commands / sizeof *commands && !settings.command; i++)
-    if (strcmp(argv[at], commands[i].name) == 0) settings.command = commands[i].run;
-  if (!settings.command) settings.command = run_recipe;
-  return close_output(settings.command(&settings, argv + at));
+  zt_program program = {.all = argv};
+  if (read_options(&program) != ZT_OK) return usage_error(zt_message());
+  zt_command command = find_command(&program);
+  return command ? close_output(command(&program)) : usage_error("a recipe is missing");
 }

@@ -13,6 +13,7 @@
 
 #include <lua.h>
 
+#include "bindings/zt_options.h"
 #include "core/base/log.h"
 #include "core/base/mem.h"
 #include "core/tensor/tensor.h"
@@ -23,15 +24,21 @@ extern "C" {
 
 typedef struct zt_host zt_host;
 
-/* All zero is the default. */
+/* All zero is the default.
+** Where context.world is one of several ranks (closed after the host), a failed run fails it, so that the others end with the
+** cause; and another rank's failure raises in the script: between two lines where 'signals' is on (by SIGURG), else where it
+** next calls ztrain. */
 typedef struct zt_host_options {
-  zt_context_options context; /* the device and its memory budget */
-  size_t lua_memory;          /* limit of the interpreter's memory in bytes; 0: none */
-  zt_log_sink log;            /* where notices go; NULL leaves the sink as it is */
+  zt_context_options context;  /* the device, its memory budget, the ranks */
+  const zt_settings *settings; /* what scripts find in core.settings(); copied; NULL: nothing is given */
+  size_t lua_memory;           /* limit of the interpreter's memory in bytes; 0: none */
+  zt_log_sink log;             /* where notices go; NULL leaves the sink as it is */
   void *log_user;
   const zt_mem_hook *memory; /* the allocator; only while core has no block of host memory. NULL leaves it as it is */
   bool signals;              /* SIGINT and SIGTERM ask the script to stop; the second ends the process */
   bool traceback;            /* keep the traceback of errors */
+  zt_world_on_failure on_failure; /* called after the script was told; see zt_world_set_on_failure */
+  void *on_failure_user;
 } zt_host_options;
 
 /* 'options' NULL: the default. '*out' is owned by the caller. */
@@ -46,6 +53,8 @@ ZT_API void zt_host_free(zt_host *host);
 ZT_API zt_status zt_host_run_file(zt_host *host, const char *path, int n_args, char *const args[]);
 ZT_API zt_status zt_host_run_text(zt_host *host, const char *name, const char *text, size_t nbytes, int n_args,
                                   char *const args[]);
+/* The same for a module that require finds: calls its function main with the table 'arg'. */
+ZT_API zt_status zt_host_run_module(zt_host *host, const char *name, int n_args, char *const args[]);
 
 /* The traceback of the last run's error, or NULL; borrowed until the next run. */
 ZT_API const char *zt_host_traceback(const zt_host *host);

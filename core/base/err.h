@@ -20,7 +20,7 @@
   X(IO, "input or output failed")        \
   X(FORMAT, "malformed data")            \
   X(STATE, "not possible in this state") \
-  X(INTERRUPTED, "stopped by a signal") \
+  X(INTERRUPTED, "stopped by a signal")  \
   X(PEER, "another process failed")
 
 typedef enum zt_status {

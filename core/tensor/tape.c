@@ -595,7 +595,8 @@ static zt_status record_segment(zt_ctx *c, zt_segment *s, zt_tensor *const in[],
   return st;
 }
 
-zt_status zt_checkpoint_segment(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[], int n_out) {
+zt_status zt_checkpoint_segment(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[],
+                                int n_out) {
   zt_status st = ZT_OK;
   memset(out, 0, (size_t)n_out * sizeof *out);
   if (n_in > ZT_MAX_IN || n_out > ZT_MAX_OUT)

@@ -19,7 +19,7 @@ ZT_API zt_status zt_backward(zt_ctx *c, zt_tensor *loss, zt_tensor *grad, double
 typedef struct zt_observer {
   zt_status (*begin)(void *user, zt_ctx *c);                  /* uses are counted, nothing has run; NULL ok */
   zt_status (*final)(void *user, zt_ctx *c, zt_tensor *leaf); /* this leaf's gradient is final */
-  zt_status (*end)(void *user, zt_ctx *c);                    /* all that was reached has run; not after a failure; NULL ok */
+  zt_status (*end)(void *user, zt_ctx *c); /* all that was reached has run; not after a failure; NULL ok */
   void *user;
   struct zt_observer *next;
 } zt_observer;
@@ -44,7 +44,7 @@ typedef struct zt_segment {
 /* Takes over 'segment', also on failure. Leaves that run() reads are found by watching it. Bit-equal gradients: the
 ** second run records on the same tape and delivers in the same order as without a checkpoint. */
 ZT_API zt_status zt_checkpoint_segment(zt_ctx *c, zt_segment segment, zt_tensor *const in[], int n_in, zt_tensor *out[],
-                               int n_out);
+                                       int n_out);
 
 /* Nodes now on the tape (tests, reports). */
 ZT_API size_t zt_tape_length(const zt_ctx *c);

@@ -305,7 +305,8 @@ static zt_status add_pieces(const manifest *m, size_t i, size_t *at, zt_buffer *
   for (bool first = true; *at < m->n_pieces && m->pieces[*at].item == i; ++*at, first = false) {
     const piece *p = &m->pieces[*at];
     if (p->begin != covered)
-      return zt_fail(ZT_INVALID, "'%s': element %lld is %s", item->name, (long long)(p->begin < covered ? p->begin : covered),
+      return zt_fail(ZT_INVALID, "'%s': element %lld is %s", item->name,
+                     (long long)(p->begin < covered ? p->begin : covered),
                      p->begin < covered ? "of two ranks" : "of none");
     ZT_TRY(zt_buffer_addf(b, "%s[%d,%lld,%lld,%lld]", first ? "" : ",", p->file + 1, (long long)p->offset,
                           (long long)p->begin, (long long)p->count));

@@ -38,11 +38,12 @@ typedef struct zt_checkpoint zt_checkpoint;
 /* Reads and verifies the manifest, and that every file is there with its size; any rank, or a program without a world.
 ** Messages name the file. Keep the object while reading; reading is not thread-safe. */
 ZT_API zt_status zt_checkpoint_open(const char *path, zt_checkpoint **out);
-ZT_API void zt_checkpoint_close(zt_checkpoint *ck); /* NULL ok */
+ZT_API void zt_checkpoint_close(zt_checkpoint *ck);             /* NULL ok */
 ZT_API const char *zt_checkpoint_json(const zt_checkpoint *ck); /* borrowed */
 ZT_API int64_t zt_checkpoint_step(const zt_checkpoint *ck);     /* the JSON's */
 ZT_API size_t zt_checkpoint_count(const zt_checkpoint *ck);
-ZT_API const zt_checkpoint_item *zt_checkpoint_get(const zt_checkpoint *ck, size_t i); /* begin 0, count all, data NULL */
+ZT_API const zt_checkpoint_item *zt_checkpoint_get(const zt_checkpoint *ck,
+                                                   size_t i); /* begin 0, count all, data NULL */
 ZT_API const zt_checkpoint_item *zt_checkpoint_find(const zt_checkpoint *ck, const char *name); /* NULL: absent */
 /* Elements [begin, begin + count) of a tensor to 'out' (host, in its dtype). A checksum that is wrong: ZT_FORMAT, with the
 ** file, the tensor and the place. */

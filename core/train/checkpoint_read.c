@@ -108,11 +108,13 @@ static zt_status read_range(zt_checkpoint *ck, size_t number_of_file, int64_t at
   return ZT_OK;
 }
 
-zt_status zt_checkpoint_read(zt_checkpoint *ck, const zt_checkpoint_item *item, int64_t begin, int64_t count, void *out) {
+zt_status zt_checkpoint_read(zt_checkpoint *ck, const zt_checkpoint_item *item, int64_t begin, int64_t count,
+                             void *out) {
   const tensor *t = (const tensor *)item;
   int64_t each = (int64_t)zt_dtype_nbytes(item->dtype), end = begin + count;
   if (begin < 0 || count < 0 || end > item->count)
-    return zt_fail(ZT_INVALID, "'%s': elements %" PRId64 " to %" PRId64 " of %" PRId64, item->name, begin, end, item->count);
+    return zt_fail(ZT_INVALID, "'%s': elements %" PRId64 " to %" PRId64 " of %" PRId64, item->name, begin, end,
+                   item->count);
   for (size_t i = 0; i < t->n_pieces; i++) {
     const piece *p = &t->pieces[i];
     int64_t from = begin > p->begin ? begin : p->begin, to = end < p->begin + p->count ? end : p->begin + p->count;
@@ -147,7 +149,8 @@ static bool get_integer(const json_t *value, int64_t low, int64_t *out) {
 }
 
 static zt_status take_checksums(const zt_checkpoint *ck, const json_t *list, file *f) {
-  if (json_array_size(list) != (size_t)n_blocks(f)) return malformed(ck, "a file has checksums for more or fewer blocks");
+  if (json_array_size(list) != (size_t)n_blocks(f))
+    return malformed(ck, "a file has checksums for more or fewer blocks");
   f->checksums = zt_calloc(json_array_size(list), sizeof *f->checksums);
   ZT_CHECK_ALLOC(f->checksums);
   size_t i;
@@ -238,7 +241,8 @@ static zt_status take_pieces(const zt_checkpoint *ck, const json_t *list, tensor
 static zt_status take_tensor(zt_checkpoint *ck, const json_t *row, tensor *t) {
   const char *name = json_string_value(json_object_get(row, "name"));
   const char *dtype = json_string_value(json_object_get(row, "dtype"));
-  if (!name || !dtype || !zt_dtype_from_name(dtype, &t->item.dtype)) return malformed(ck, "a tensor has no name or dtype");
+  if (!name || !dtype || !zt_dtype_from_name(dtype, &t->item.dtype))
+    return malformed(ck, "a tensor has no name or dtype");
   t->item.name = zt_strdup(name);
   if (!t->item.name) return ZT_NOMEM;
   ZT_TRY(take_shape(ck, json_object_get(row, "shape"), &t->item));
@@ -368,7 +372,9 @@ static double get_value(zt_dtype t, const char *p) {
     uint16_t h;
   } v;
   memcpy(&v, p, zt_dtype_nbytes(t));
-  return t == ZT_F32 ? (double)v.f : t == ZT_F64 ? v.d : (double)(t == ZT_BF16 ? zt_bf16_to_f32(v.h) : zt_f16_to_f32(v.h));
+  return t == ZT_F32   ? (double)v.f
+         : t == ZT_F64 ? v.d
+                       : (double)(t == ZT_BF16 ? zt_bf16_to_f32(v.h) : zt_f16_to_f32(v.h));
 }
 
 static void put_value(zt_dtype t, char *p, double value) {

@@ -247,7 +247,8 @@ static zt_status gather_gradients(void *user) {
   size_t nbytes = (size_t)p->shard_count * zt_dtype_nbytes(zt_acc_dtype(p));
   zt_storage *whole = t->recv ? t->recv : p->grad;
   if (t->recv)
-    ZT_TRY(zt_copy_range(p->engine, (char *)whole->data + (size_t)e->rank * nbytes, grad_at(p, zt_shard_begin(p)), nbytes));
+    ZT_TRY(zt_copy_range(p->engine, (char *)whole->data + (size_t)e->rank * nbytes, grad_at(p, zt_shard_begin(p)),
+                         nbytes));
   return zt_all_gather(e->world, &t->label, whole->data, nbytes);
 }
 
@@ -274,7 +275,8 @@ static zt_status gradient_from(zt_engine *e, const zt_param *param, const zt_sto
   zt_dtype acc = zt_acc_dtype(p), from = whole ? acc : grad_dtype(p);
   size_t count = (size_t)param->count;
   ZT_TRY(zt_tensor_new(e->c, out, acc, t->ndim, t->shape));
-  zt_status st = zt_k(e->c)->cast(zt_s(e->c), acc, from, zt_tensor_data(*out), whole_at(p, whole, param->offset), count);
+  zt_status st =
+      zt_k(e->c)->cast(zt_s(e->c), acc, from, zt_tensor_data(*out), whole_at(p, whole, param->offset), count);
   if (st == ZT_OK) st = zt_mul_(e->c, *out, unscale(e));
   if (st != ZT_OK) zt_tensor_release(*out), *out = NULL;
   return st;

@@ -17,13 +17,14 @@ typedef enum zt_accumulate {
 } zt_accumulate;
 
 typedef struct zt_engine_options {
-  int stage;               /* 0 .. 3: shards nothing; optimizer state; and gradients; and parameters */
+  int stage; /* 0 .. 3: shards nothing; optimizer state; and gradients; and parameters */
   zt_accumulate accumulate;
-  int64_t micro_steps;     /* gradient_accumulation_steps */
-  size_t page_nbytes;      /* 0: a sixteenth of the parameters, from 64 KiB to 32 MiB. A larger parameter has its own page */
-  size_t resident_nbytes;  /* stage 3: gathered pages at once (one that is in use may exceed it); 0: the largest page and two
+  int64_t micro_steps; /* gradient_accumulation_steps */
+  size_t page_nbytes; /* 0: a sixteenth of the parameters, from 64 KiB to 32 MiB. A larger parameter has its own page */
+  size_t
+      resident_nbytes; /* stage 3: gathered pages at once (one that is in use may exceed it); 0: the largest page and two
                            ** more; SIZE_MAX: no limit */
-  bool no_overlap;         /* collectives run when they are asked for, and nothing is brought up ahead of use */
+  bool no_overlap;     /* collectives run when they are asked for, and nothing is brought up ahead of use */
   uint32_t (*flags)(void *user); /* what this rank adds to the control word (a stop that was asked for); NULL ok */
   void *flags_user;
 } zt_engine_options;
@@ -37,7 +38,8 @@ ZT_API void zt_engine_free(zt_engine *e);
 /* Before build, in the order in which the model was put together: 'tensor' (a contiguous float leaf, retained) computes in
 ** 'dtype'; where that has 16 bits, a float32 master is kept. 'optimizer' is a number from 0 and says whose step it follows,
 ** -1: nobody's. 'group' is the optimizer's. Frozen parameters (requires_grad off) are kept in pages of their own. */
-ZT_API zt_status zt_engine_add(zt_engine *e, const char *name, zt_tensor *tensor, zt_dtype dtype, int optimizer, int group);
+ZT_API zt_status zt_engine_add(zt_engine *e, const char *name, zt_tensor *tensor, zt_dtype dtype, int optimizer,
+                               int group);
 ZT_API zt_status zt_engine_build(zt_engine *e);
 
 /* A micro-step begins: this rank's loss is a mean over 'count' tokens (or samples), seeded with 'scale'. The step's gradient
@@ -51,13 +53,13 @@ ZT_API void zt_engine_micro_end(zt_engine *e);
 
 /* What all ranks know of a step's gradients. */
 typedef struct zt_engine_result {
-  int64_t count;        /* global; 0: there was nothing to learn from */
-  double norm;          /* of the whole gradient, unscaled and unclipped; NaN or infinite where 'bad' is set */
-  const char *bad;      /* the parameter whose gradient was the first that is not finite; NULL: all are; borrowed */
-  int64_t bad_element;  /* row-major, from 0 */
-  int64_t bad_micro;    /* micro-step, from 1; 0: only the sum over ranks or micro-steps overflowed */
-  int bad_rank;         /* -1: that sum */
-  uint32_t flags;       /* those of all ranks, or-ed */
+  int64_t count;       /* global; 0: there was nothing to learn from */
+  double norm;         /* of the whole gradient, unscaled and unclipped; NaN or infinite where 'bad' is set */
+  const char *bad;     /* the parameter whose gradient was the first that is not finite; NULL: all are; borrowed */
+  int64_t bad_element; /* row-major, from 0 */
+  int64_t bad_micro;   /* micro-step, from 1; 0: only the sum over ranks or micro-steps overflowed */
+  int bad_rank;        /* -1: that sum */
+  uint32_t flags;      /* those of all ranks, or-ed */
 } zt_engine_result;
 /* Completes the reductions and agrees on the result: one small exchange, the step's control word. Again without a backward
 ** in between: the same result. */
@@ -94,7 +96,8 @@ typedef struct zt_engine_extra {
   const char *name;
   zt_tensor *tensor; /* contiguous */
 } zt_engine_extra;
-ZT_API zt_status zt_engine_save(zt_engine *e, const char *path, const char *json, const zt_engine_extra extra[], int n_extra);
+ZT_API zt_status zt_engine_save(zt_engine *e, const char *path, const char *json, const zt_engine_extra extra[],
+                                int n_extra);
 /* All names and shapes are checked before anything is written. */
 ZT_API zt_status zt_engine_load(zt_engine *e, zt_checkpoint *ck, const zt_engine_extra extra[], int n_extra);
 /* Parameter i: its name (borrowed), its optimizer's steps so far, and whether momentum has begun. */

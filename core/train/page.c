@@ -14,8 +14,7 @@ static bool is_trainable(const zt_param *p) { return p->tensor->requires_grad; }
 static size_t target_nbytes(const zt_engine *e) {
   if (e->options.page_nbytes) return e->options.page_nbytes;
   size_t total = 0;
-  for (int i = 0; i < e->n_params; i++)
-    total += (size_t)e->params[i].count * zt_dtype_nbytes(e->params[i].dtype);
+  for (int i = 0; i < e->n_params; i++) total += (size_t)e->params[i].count * zt_dtype_nbytes(e->params[i].dtype);
   size_t target = total / PAGES;
   return target < MIN_PAGE ? MIN_PAGE : target > MAX_PAGE ? MAX_PAGE : target;
 }

@@ -46,16 +46,16 @@ typedef struct zt_page {
   zt_dtype dtype;
   bool trainable;
   int optimizer;
-  int first, n_params; /* in the engine's list */
+  int first, n_params;        /* in the engine's list */
   int64_t count, shard_count; /* elements, padded */
-  zt_storage *bytes;          /* under the tensors; away in stage 3, where there is more than one rank and nobody reads it */
-  zt_storage *shard;          /* this rank's part in stage 3; NULL where it is in 'bytes' */
+  zt_storage *bytes; /* under the tensors; away in stage 3, where there is more than one rank and nobody reads it */
+  zt_storage *shard; /* this rank's part in stage 3; NULL where it is in 'bytes' */
   zt_storage *master, *m, *v; /* of the span; master NULL where the parameters are it */
   /* gradients */
-  zt_storage *grad;      /* NULL before the first */
+  zt_storage *grad; /* NULL before the first */
   zt_grad_state grad_state;
-  zt_storage *packing;   /* this backward's gradients, page-shaped, until they leave */
-  int n_final;           /* parameters in it */
+  zt_storage *packing; /* this backward's gradients, page-shaped, until they leave */
+  int n_final;         /* parameters in it */
   /* paging */
   uint32_t pins;
   uint32_t version; /* of the bytes when they were pinned first */
@@ -95,14 +95,14 @@ struct zt_engine {
   zt_status failed; /* of a place that cannot return it; raised at the next one that can */
   /* the step so far */
   bool micro_open, closing, finished;
-  int64_t micro, count; /* micro-steps begun; this rank's sum of counts */
+  int64_t micro, count;             /* micro-steps begun; this rank's sum of counts */
   int64_t micro_count, first_count; /* of this micro-step; of the one whose gradient is kept as it is */
   double scale;
   int64_t n_finals;
   zt_bad bad;
   zt_engine_result result;
-  int64_t *counts; /* of the micro-step, by rank; the queue's */
-  double *weights; /* the same; of one rank: {1} */
+  int64_t *counts;   /* of the micro-step, by rank; the queue's */
+  double *weights;   /* the same; of one rank: {1} */
   int64_t own_count; /* this rank's, of them */
   zt_label counts_label;
   zt_ticket counts_ticket;
@@ -157,15 +157,15 @@ void zt_pager_free(zt_engine *e);
 zt_status zt_pager_release_all(zt_engine *e);
 /* The page's bytes are up to date on this rank alone (its shard): gathers them in place, behind everything submitted. */
 zt_status zt_pager_refresh(zt_page *p);
-void zt_pager_forward(zt_engine *e);           /* a micro-step begins: its order will be that of the last */
-zt_status zt_pager_backward(zt_engine *e);     /* backward begins: the tape knows the order */
-zt_status zt_wait_transfer(zt_transfer *t);    /* and frees its buffers */
+void zt_pager_forward(zt_engine *e);        /* a micro-step begins: its order will be that of the last */
+zt_status zt_pager_backward(zt_engine *e);  /* backward begins: the tape knows the order */
+zt_status zt_wait_transfer(zt_transfer *t); /* and frees its buffers */
 
 /* --- reduce.c */
 zt_status zt_reduce_begin(void *user, zt_ctx *c);
 zt_status zt_reduce_final(void *user, zt_ctx *c, zt_tensor *leaf);
 zt_status zt_reduce_end(void *user, zt_ctx *c);
 zt_status zt_reduce_finish(zt_engine *e); /* waits for all; with the policy 'local': reduces */
-void zt_reduce_free(zt_engine *e);   /* waits for what is on its way */
+void zt_reduce_free(zt_engine *e);        /* waits for what is on its way */
 
 #endif

@@ -33,9 +33,10 @@ zt_status zt_engine_micro_step(zt_engine *e, int64_t count, double scale) {
   if (count < 0) return zt_fail(ZT_INVALID, "a micro-step's loss is a mean over %lld", (long long)count);
   if (e->micro_open) {
     if (count == e->micro_count && scale == e->scale) return ZT_OK;
-    return zt_fail(ZT_STATE,
-                   "two losses of one micro-step are means over %lld and %lld; add them up, or use accumulate() for each",
-                   (long long)e->micro_count, (long long)count);
+    return zt_fail(
+        ZT_STATE,
+        "two losses of one micro-step are means over %lld and %lld; add them up, or use accumulate() for each",
+        (long long)e->micro_count, (long long)count);
   }
   if (e->micro && scale != e->scale)
     return zt_fail(ZT_STATE, "the loss scale changed from %g to %g within a step", e->scale, scale);
@@ -144,7 +145,8 @@ static zt_status send_and_sum(void *user) {
   const zt_engine *e = p->engine;
   ZT_TRY(zt_all_to_all(e->world, &t->label, t->recv->data, t->send->data,
                        (size_t)p->shard_count * zt_dtype_nbytes(p->dtype)));
-  return add_up(p, p->dtype, p->grad->data, t->adds, t->recv->data, e->weights, e->size, p->shard_count, p->shard_count);
+  return add_up(p, p->dtype, p->grad->data, t->adds, t->recv->data, e->weights, e->size, p->shard_count,
+                p->shard_count);
 }
 
 /* A place for a transfer; waits for the one that had it. */

@@ -206,8 +206,8 @@ static zt_status find_state(const zt_checkpoint *ck, const zt_param *param, int 
 }
 
 /* Elements [begin, begin + count) of the checkpoint's tensor to 'place' in dtype t, a piece at a time. */
-static zt_status load_range(zt_engine *e, zt_checkpoint *ck, const zt_checkpoint_item *item, int64_t begin, int64_t count,
-                            zt_dtype t, void *place) {
+static zt_status load_range(zt_engine *e, zt_checkpoint *ck, const zt_checkpoint_item *item, int64_t begin,
+                            int64_t count, zt_dtype t, void *place) {
   enum { PIECE = 1 << 18 };
   zt_tensor *piece;
   int64_t most = count < PIECE ? count : PIECE;
@@ -218,8 +218,7 @@ static zt_status load_range(zt_engine *e, zt_checkpoint *ck, const zt_checkpoint
     int64_t n = count - done < most ? count - done : most;
     void *to = (char *)place + (size_t)done * zt_dtype_nbytes(t);
     st = zt_checkpoint_read(ck, item, begin + done, n, host);
-    if (st == ZT_OK)
-      st = zt_copy_range(e, zt_tensor_data(piece), host, (size_t)n * zt_dtype_nbytes(item->dtype));
+    if (st == ZT_OK) st = zt_copy_range(e, zt_tensor_data(piece), host, (size_t)n * zt_dtype_nbytes(item->dtype));
     if (st == ZT_OK) st = zt_k(e->c)->cast(zt_s(e->c), t, item->dtype, to, zt_tensor_data(piece), (size_t)n);
     if (st == ZT_OK) st = zt_ctx_device(e->c)->ops->sync(zt_s(e->c));
   }
@@ -252,7 +251,8 @@ static zt_status load_extra(zt_engine *e, zt_checkpoint *ck, const zt_engine_ext
   ZT_TRY(find_same(ck, extra->name, extra->tensor, extra->tensor->dtype, &item));
   if (zt_tensor_count(extra->tensor) == 0) return ZT_OK;
   extra->tensor->storage->version++;
-  return load_range(e, ck, item, 0, zt_tensor_count(extra->tensor), extra->tensor->dtype, zt_tensor_data(extra->tensor));
+  return load_range(e, ck, item, 0, zt_tensor_count(extra->tensor), extra->tensor->dtype,
+                    zt_tensor_data(extra->tensor));
 }
 
 static zt_status check_all(zt_engine *e, const zt_checkpoint *ck, const zt_engine_extra extra[], int n_extra) {

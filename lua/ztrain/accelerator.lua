@@ -18,7 +18,7 @@ local util = require "ztrain.util"
 ---@field device string
 ---@field settings Settings what the command line and the script say, and the defaults
 ---@field step integer optimizer steps begun, skipped ones included
----@field skipped_steps integer steps that changed nothing, for a gradient was not finite or no rank had anything to learn
+---@field skipped_steps integer steps that changed nothing: a gradient was not finite, or no rank had anything to learn
 ---@field optimizer_step_was_skipped boolean whether the last one was
 ---@field sync_gradients boolean whether opt:step() acts now: the last micro-step of a window
 ---@field grad_norm number? of the last step's gradient, before clipping
@@ -46,11 +46,19 @@ local accelerator_meta = {
   end,
 }
 
+---@class LossScaleOptions DeepSpeed's names and defaults
+---@field loss_scale? number a fixed one; 0: dynamic
+---@field initial_scale_power? integer it starts at 2 to this power; 16
+---@field loss_scale_window? integer steps without an overflow before it doubles; 1000
+---@field hysteresis? integer overflows before it halves; 2
+---@field consecutive_hysteresis? boolean a step without one makes them up again
+---@field min_loss_scale? number 1
+
 ---@class AcceleratorOptions: Settings
 ---@field project_dir? string
 ---@field checkpoints_total_limit? integer how many checkpoints stay in project_dir
 ---@field max_skipped_steps? integer more skipped steps in a row end the run; default 50
----@field fp16? {loss_scale: number?, initial_scale_power: integer?, loss_scale_window: integer?, hysteresis: integer?, consecutive_hysteresis: boolean?, min_loss_scale: number?} DeepSpeed's names
+---@field fp16? LossScaleOptions of mixed_precision fp16
 
 local function known_options()
   local known = {
@@ -145,9 +153,9 @@ local function stop_if_asked(self)
     if not t:is_built() then core.stop_signal(false) end
     return
   end
-  core.note_stop(signal)
   local name, saved = signal_names[signal] or signal, ""
   if self.project_dir and t:is_built() then saved = "; saved " .. self:save_state() end
+  core.note_stop(signal) -- from here on this rank's error is no failure of the others'
   util.raise("stopped by %s after step %d%s", name, self.step, saved)
 end
 
@@ -157,9 +165,9 @@ local function end_live_line(self)
   self.live_line = false
 end
 
----Runs fn, one micro-step, in a scope: what it made and does not return is freed. gradient_accumulation_steps of them, or
----what an epoch has left, are a window: opt:step(), sched:step() and opt:zero_grad() act in its last one. A signal that
----asks to stop waits for its end.
+---Runs fn, one micro-step, in a scope: what it made and does not return is freed. gradient_accumulation_steps of them,
+---or what an epoch has left, are a window: opt:step(), sched:step() and opt:zero_grad() act in its last one. A signal
+---that asks to stop waits for its end.
 ---@param fn fun(...): any
 ---@param ... any for fn
 ---@return any ... what fn returns
@@ -180,11 +188,11 @@ function Accelerator:accumulate(fn, ...)
   return table.unpack(results, 1, results.n)
 end
 
----Gradients of a loss, given as a model's output or as a tensor. The step's gradient is that of the mean over all tokens
----(samples) of the window's micro-steps and of all processes.
+---Gradients of a loss, given as a model's output or as a tensor. The step's gradient is that of the mean over all
+---tokens (samples) of the window's micro-steps and of all processes.
 ---@param what {loss: Tensor, count: integer?}|Tensor
----@param count? integer what the loss is the mean over; an output says it itself; 1 where nobody does. 0: there is nothing
----to learn from
+---@param count? integer what the loss is the mean over; an output says it itself; 1 where nobody does. 0: there is
+---nothing to learn from
 function Accelerator:backward(what, count)
   local loss = what
   if not util.is_tensor(what) then loss, count = what.loss, count or what.count end
@@ -296,12 +304,12 @@ function Accelerator:save_model(model, folder)
     local tensors, order = model:state_dict()
     core.safetensors_save(folder .. "/model.safetensors", tensors, order, {format = "pt"})
   end)
-  self:wait_for_everyone()
+  core.barrier "save_model"
 end
 
 ---Bytes of the device's memory by what they are for, of all processes: now, and at the peak of each.
 ---@return string lines
-function Accelerator:memory_report()
+function Accelerator:memory_report() -- luacheck: ignore self
   local m = core.memory()
   local kinds = util.keys(m.kinds)
   local mine = {m.used, m.peak}

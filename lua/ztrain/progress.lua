@@ -62,7 +62,7 @@ end
 local SHOW_EVERY = 0.1 -- seconds between changes of the live line
 
 ---After each micro-step; all processes call it.
----@param values {epoch: integer, loss: number, tokens: integer, lr: number?} loss is the mean over `tokens` of this process
+---@param values {epoch: integer, loss: number, tokens: integer, lr: number?} loss: mean over `tokens` of this process
 function Progress:update(values)
   local w, acc = self.window, self.acc
   local gained = values.tokens > 0 and values.loss * values.tokens or 0

@@ -49,7 +49,7 @@ end
 ---@param script table<string, any> the script's
 ---@return Settings
 function M.resolve(script)
-  local line, settings = core.settings and core.settings() or {}, {}
+  local line, settings = core.settings(), {}
   for name in pairs(M.known) do
     local a, b = line[name], script[name]
     if a ~= nil and b ~= nil and a ~= b then

@@ -1,5 +1,5 @@
--- training.lua - the steps of a prepared model: micro-steps make a window, and when it closes the gradients of all ranks
--- are agreed on, and the optimizers step or all skip. The numbers are the engine's, in C.
+-- training.lua - the steps of a prepared model: micro-steps make a window, and when it closes the gradients of all
+-- ranks are agreed on, and the optimizers step or all skip. The numbers are the engine's, in C.
 local core = require "ztrain.core"
 local nn = require "ztrain.nn"
 local util = require "ztrain.util"
@@ -118,7 +118,7 @@ end
 
 ---Puts all parameters into the engine, once there is something to train.
 function Training:build()
-  if self.engine then util.raise("prepare: the model and its optimizer were prepared already; prepare them together") end
+  if self.engine then util.raise "prepare: a model and its optimizer were prepared already; prepare all together" end
   local s = self.settings
   self.engine = core.engine {
     stage = s.zero_stage, accumulate = s.accumulate, micro_steps = s.gradient_accumulation_steps,

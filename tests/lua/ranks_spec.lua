@@ -50,7 +50,7 @@ describe("ranks", function()
     lengths = "the ranks' datasets have 5, 6, 7 samples; where each rank has its own, sharded = true says so",
     seeds = "the ranks' loaders differ: seed is 0 on rank 0 and 1 on rank 1",
     empty = "data.loader: the dataset of rank 1 has no samples",
-    alone = "rank 0 is in all_gather 'loader', rank [12] in barrier 'wait_for_everyone'",
+    alone = "rank 0 is in all_gather 'loader' %b(), rank [12] in barrier 'wait_for_everyone'",
   }
   for name, pattern in pairs(errors) do
     it("that differ fail with what each has: " .. name, function()

@@ -1,5 +1,5 @@
--- What users of other trainers report, one function each, named by what it is about: arg[1]. Run on any number of ranks;
--- prints "ok" at the end, or fails.
+-- What users of other trainers report, one function each, named by what it is about: arg[1]. Run on any number of
+-- ranks; prints "ok" at the end, or fails.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
 local core = require "ztrain.core"
 local small = require "small"

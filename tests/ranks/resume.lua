@@ -1,5 +1,5 @@
--- Trains to a step, from a checkpoint where one is given, and saves one where asked: arg = {stage, precision, steps, load,
--- save, optimizer}, "-" for none. Prints the step, the hash of the masters, and where the data stands.
+-- Trains to a step, from a checkpoint where one is given, and saves one where asked: arg = {stage, precision, steps,
+-- load, save, optimizer}, "-" for none. Prints the step, the hash of the masters, and where the data stands.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
 local core = require "ztrain.core"
 local small = require "small"

@@ -1,5 +1,5 @@
--- small.lua - what the rank scripts train: a GPT-2 of three blocks with tied weights and dropout, on sequences that follow
--- from their number. Everything that matters follows from the seed.
+-- small.lua - what the rank scripts train: a GPT-2 of three blocks with tied weights and dropout, on sequences that
+-- follow from their number. Everything that matters follows from the seed.
 local zt = require "ztrain"
 
 local M = {}

@@ -1,5 +1,5 @@
--- A line for each ZeRO stage, precision and policy: the hash of the masters after 20 steps, and the losses. Dropout is on,
--- weights are tied, three micro-steps of 12 rows (over all ranks) make a step, clipping fires.
+-- A line for each ZeRO stage, precision and policy: the hash of the masters after 20 steps, and the losses. Dropout is
+-- on, weights are tied, three micro-steps of 12 rows (over all ranks) make a step, clipping fires.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
 local core = require "ztrain.core"
 local small = require "small"

@@ -21,7 +21,8 @@ for i, way in ipairs(ways) do
   small.train(run, 6)
   local stats = run.acc.training:stats()
   run.acc:print(zt.json.encode {
-    way = i, hash = run.acc.training:hash(), pages = stats.pages, gathers = stats.gathers, reductions = stats.reductions,
+    way = i, hash = run.acc.training:hash(), pages = stats.pages, gathers = stats.gathers,
+    reductions = stats.reductions,
   })
   run.acc:free_memory()
 end

@@ -1,5 +1,5 @@
--- export.lua - `ztrain export CKPT OUT`: a Hugging Face folder from a checkpoint, of any number of ranks and any stage. It
--- is streamed: no more than a block of the weights is in memory, and no GPU is needed.
+-- export.lua - `ztrain export CKPT OUT`: a Hugging Face folder from a checkpoint, of any number of ranks and any stage.
+-- It is streamed: no more than a block of the weights is in memory, and no GPU is needed.
 local config_file = require "ztrain.models.config"
 local core = require "ztrain.core"
 local util = require "ztrain.util"
@@ -9,8 +9,8 @@ local M = {}
 M.usage = [[
 usage: ztrain export CKPT OUT [--dtype float32|bfloat16|float16]
 
-Writes the Hugging Face folder OUT (config.json, model.safetensors) from a checkpoint, or from the newest one in the folder
-CKPT. Weights are the float32 masters unless --dtype says otherwise.]]
+Writes the Hugging Face folder OUT (config.json, model.safetensors) from a checkpoint, or from the newest one in the
+folder CKPT. Weights are the float32 masters unless --dtype says otherwise.]]
 
 local dtypes = {"float32", "bfloat16", "float16"}
 

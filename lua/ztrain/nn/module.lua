@@ -325,10 +325,10 @@ function Module:to(what)
   local new = {}
   local function convert(tensor)
     if util.is_float(what) and not util.is_float(tensor:dtype()) then return tensor end
-    local converted = core.no_grad(core.with_kind, "parameters", tensor.to, tensor, what)
-    if converted:requires_grad() ~= tensor:requires_grad() then converted:requires_grad_(tensor:requires_grad()) end
-    core.keep(converted)
-    return converted
+    local other = core.no_grad(core.with_kind, "parameters", tensor.to, tensor, what)
+    if other:requires_grad() ~= tensor:requires_grad() then other:requires_grad_(tensor:requires_grad()) end
+    core.keep(other)
+    return other
   end
   walk(self, function(_, module)
     local state = module[STATE]
