@@ -98,6 +98,12 @@ static void set_environment(const launch *l, int rank, int threads) {
   if (!getenv("OMP_WAIT_POLICY")) setenv("OMP_WAIT_POLICY", "passive", 1);
 }
 
+/* The process that started this rank is gone: the rank ends with all that it has started. */
+static void on_orphaned(int number) {
+  (void)number;
+  kill(0, SIGKILL);
+}
+
 bool zt_launched(zt_world_options *options) {
   const char *session = getenv("ZTRAIN_SESSION"), *fd = getenv("ZTRAIN_LISTEN_FD");
   if (!session) return false;
@@ -106,6 +112,7 @@ bool zt_launched(zt_world_options *options) {
     options->listen_fd = atoi(fd);
     fcntl(options->listen_fd, F_SETFD, FD_CLOEXEC);
   }
+  signal(SIGHUP, on_orphaned);
   unsetenv("ZTRAIN_SESSION");
   unsetenv("ZTRAIN_LISTEN_FD");
   return true;
@@ -122,7 +129,8 @@ static void choose_input(int rank) {
 static void become_rank(const launch *l, int rank, pid_t parent, char *argv[]) {
   int threads = zt_threads_each(l->n);
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGHUP, SIG_DFL); /* where nohup ignores it */
+  prctl(PR_SET_PDEATHSIG, SIGHUP);
   if (getppid() != parent) return;
   take_share(rank, l->n);
   set_environment(l, rank, threads);

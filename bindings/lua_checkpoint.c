@@ -56,11 +56,28 @@ static int c_names(lua_State *L) {
   return 1;
 }
 
-static int c_read(lua_State *L) {
-  zt_checkpoint *ck = check_checkpoint(L);
+static const zt_checkpoint_item *check_item(lua_State *L, const zt_checkpoint *ck) {
   const char *name = zt_arg_string(L, 2, NULL);
   const zt_checkpoint_item *item = zt_checkpoint_find(ck, name);
-  if (!item) return zt_lua_raise(L, "the checkpoint has no tensor '%s'", name);
+  if (!item) zt_lua_raise(L, "the checkpoint has no tensor '%s'", name);
+  return item;
+}
+
+/* (self, name) -> dtype, list of sizes */
+static int c_info(lua_State *L) {
+  const zt_checkpoint_item *item = check_item(L, check_checkpoint(L));
+  lua_pushstring(L, zt_dtype_name(item->dtype));
+  lua_createtable(L, item->ndim, 0);
+  for (int d = 0; d < item->ndim; d++) {
+    lua_pushinteger(L, item->shape[d]);
+    lua_rawseti(L, -2, d + 1);
+  }
+  return 2;
+}
+
+static int c_read(lua_State *L) {
+  zt_checkpoint *ck = check_checkpoint(L);
+  const zt_checkpoint_item *item = check_item(L, ck);
   void *bytes = zt_new_buffer(L, (size_t)item->count * zt_dtype_nbytes(item->dtype));
   zt_lua_try(L, zt_checkpoint_read(ck, item, 0, item->count, bytes));
   zt_lua_try(L, zt_tensor_from(zt_lua_ctx(L), zt_new_tensor(L), item->dtype, item->ndim, item->shape, bytes));
@@ -106,8 +123,8 @@ static int c_close(lua_State *L) {
 }
 
 static const luaL_Reg checkpoint_methods[] = {
-    {"json", c_json},     {"names", c_names}, {"read", c_read}, {"verify", c_verify},
-    {"export", c_export}, {"close", c_close}, {NULL, NULL},
+    {"json", c_json},     {"names", c_names},   {"info", c_info},   {"read", c_read},
+    {"verify", c_verify}, {"export", c_export}, {"close", c_close}, {NULL, NULL},
 };
 static void open(lua_State *L) { zt_new_class(L, class_name, checkpoint_methods, release); }
 

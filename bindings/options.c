@@ -143,8 +143,9 @@ static zt_status set_value(const zt_option *o, const char *value, zt_setting *s)
 zt_status zt_settings_set(zt_settings *settings, const char *name, const char *value) {
   const zt_option *o = zt_option_find(name, strlen(name));
   if (!o) return unknown_name(name);
-  if (!o->value && value) return zt_fail(ZT_INVALID, "option '--%s' takes no value, not '%.60s'", o->name, value);
-  if (o->value && !value) return zt_fail(ZT_INVALID, "option '--%s' needs a value: %s", o->name, o->value);
+  bool flag = o->type == ZT_FLAG;
+  if (flag && value) return zt_fail(ZT_INVALID, "option '--%s' takes no value, not '%.60s'", o->name, value);
+  if (!flag && !value) return zt_fail(ZT_INVALID, "option '--%s' needs a value: %s", o->name, o->value);
   zt_setting setting = {.given = true};
   ZT_TRY(set_value(o, value, &setting));
   memcpy((char *)settings + o->offset, &setting, sizeof setting);

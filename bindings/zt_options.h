@@ -17,8 +17,8 @@ extern "C" {
 typedef enum zt_option_type { ZT_FLAG, ZT_INTEGER, ZT_NUMBER, ZT_SIZE, ZT_LIMIT, ZT_CHOICE, ZT_TEXT } zt_option_type;
 
 /* X(field of zt_settings, name as it is shown, type, least, most, value, help). 'value' stands for the value in the help; of
-** a CHOICE it is the list of them. Hyphens and underscores in names are the same. */
-/* Those that the Lua library acts on. It gets them under the field's name; a flag no_X as X = false. */
+** a CHOICE it is the list of them. Hyphens and underscores in names are the same.
+** First those that the Lua library acts on. It gets them under the field's name; a flag no_X as X = false. */
 #define ZT_LUA_OPTIONS(X)                                                                                              \
   X(num_processes, "num_processes", ZT_INTEGER, 1, 4096, "N", "ranks to start on this machine; -n N is short for it")  \
   X(mixed_precision, "mixed_precision", ZT_CHOICE, 0, 0, "no|fp16|bf16",                                               \
@@ -30,7 +30,7 @@ typedef enum zt_option_type { ZT_FLAG, ZT_INTEGER, ZT_NUMBER, ZT_SIZE, ZT_LIMIT,
   X(gradient_clipping, "gradient_clipping", ZT_NUMBER, 0, 1e300, "NORM", "the gradients' largest norm; 0: any")        \
   X(accumulate, "accumulate", ZT_CHOICE, 0, 0, "sharded|local",                                                        \
     "ranks add up gradients each micro-step, or at the last")                                                          \
-  X(page_size, "page-size", ZT_SIZE, 0, 0, "SIZE", "parameters that move together: 32MiB")                             \
+  X(page_size, "page-size", ZT_SIZE, 0, 0, "SIZE", "parameters that move together, such as 32MiB")                     \
   X(resident_memory, "resident-memory", ZT_LIMIT, 0, 0, "SIZE|none", "most memory for gathered parameters in stage 3") \
   X(no_overlap, "no-overlap", ZT_FLAG, 0, 0, NULL, "ranks exchange when nothing is computed")                          \
   X(hash, "hash", ZT_FLAG, 0, 0, NULL, "prints a checksum of all float32 masters at the end")
@@ -38,7 +38,7 @@ typedef enum zt_option_type { ZT_FLAG, ZT_INTEGER, ZT_NUMBER, ZT_SIZE, ZT_LIMIT,
 /* Those of the program. */
 #define ZT_PROGRAM_OPTIONS(X)                                                                                     \
   X(collective_timeout, "collective-timeout", ZT_NUMBER, 1e-3, 1e9, "SECONDS",                                    \
-    "how long ranks wait for a slow one: 1800")                                                                   \
+    "how long ranks wait for a slow one; else 1800")                                                              \
   X(device, "device", ZT_TEXT, 0, 0, "NAME", "where tensors are and ops run: cpu")                                \
   X(cpu, "cpu", ZT_FLAG, 0, 0, NULL, "the same as --device cpu")                                                  \
   X(device_memory, "device-memory", ZT_SIZE, 0, 0, "SIZE", "budget for the device's memory: 24GiB; a hard limit") \

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,17 +40,17 @@ static zt_status open_regular(const char *path, int *fd, size_t *nbytes) {
   return st;
 }
 
-/* As read, but all of it: 'nbytes' or up to the end of the file. -1 on failure. */
-static ssize_t read_fully(int fd, char *data, size_t nbytes) {
+static zt_status read_fully(const char *path, int fd, char *data, size_t nbytes, size_t at) {
   size_t done = 0;
   while (done < nbytes) {
-    ssize_t n = read(fd, data + done, nbytes - done);
+    ssize_t n = pread(fd, data + done, nbytes - done, (off_t)(at + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -1;
-    if (n == 0) break;
+    if (n < 0) return fail_read(path);
+    if (n == 0)
+      return zt_fail(ZT_IO, "cannot read '%s': it ends after %zu of %zu bytes", path, at + done, at + nbytes);
     done += (size_t)n;
   }
-  return (ssize_t)done;
+  return ZT_OK;
 }
 
 zt_status zt_file_read(const char *path, char **data, size_t *nbytes) {
@@ -59,11 +60,7 @@ zt_status zt_file_read(const char *path, char **data, size_t *nbytes) {
   zt_status st = ZT_NOMEM;
   *data = zt_malloc(*nbytes + 1);
   if (*data) {
-    ssize_t n = read_fully(fd, *data, *nbytes);
-    st = n < 0 ? fail_read(path)
-         : (size_t)n < *nbytes
-             ? zt_fail(ZT_IO, "cannot read '%s': it ends after %zd of its %zu bytes", path, n, *nbytes)
-             : ZT_OK;
+    st = read_fully(path, fd, *data, *nbytes, 0);
     (*data)[*nbytes] = 0;
   }
   close(fd);
@@ -71,6 +68,22 @@ zt_status zt_file_read(const char *path, char **data, size_t *nbytes) {
     zt_free(*data);
     *data = NULL, *nbytes = 0;
   }
+  return st;
+}
+
+zt_status zt_file_nbytes(const char *path, size_t *nbytes) {
+  int fd;
+  ZT_TRY(open_regular(path, &fd, nbytes));
+  close(fd);
+  return ZT_OK;
+}
+
+zt_status zt_file_read_at(const char *path, size_t at, void *out, size_t nbytes) {
+  int fd;
+  size_t total;
+  ZT_TRY(open_regular(path, &fd, &total));
+  zt_status st = read_fully(path, fd, out, nbytes, at);
+  close(fd);
   return st;
 }
 
@@ -161,20 +174,20 @@ static zt_status fail_folder(const char *what, const char *path) {
   return zt_fail(ZT_IO, "cannot %s the folder of '%s': %s", what, path, strerror(errno));
 }
 
-/* The folder in which 'path' lies. */
+/* The folder in which 'path' lies. Without allocations: what was renamed is not to fail for want of memory. */
 static zt_status open_folder(const char *path, int *fd) {
+  char folder[PATH_MAX];
   const char *slash = strrchr(path, '/');
-  char *folder = zt_strdup(slash ? path : ".");
-  ZT_CHECK_ALLOC(folder);
-  if (slash) folder[slash == path ? 1 : slash - path] = 0;
+  size_t n = slash > path ? (size_t)(slash - path) : 1;
+  if (n >= sizeof folder) return errno = ENAMETOOLONG, fail_folder("open", path);
+  memcpy(folder, slash ? path : ".", n);
+  folder[n] = 0;
   *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  zt_status st = *fd < 0 ? fail_folder("open", path) : ZT_OK;
-  zt_free(folder);
-  return st;
+  return *fd < 0 ? fail_folder("open", path) : ZT_OK;
 }
 
 /* A rename is on disk once its folder is. Some file systems know no fsync of folders and say EINVAL. */
-static zt_status sync_folder(const char *path) {
+zt_status zt_folder_sync(const char *path) {
   int fd;
   ZT_TRY(open_folder(path, &fd));
   zt_status st = fsync(fd) == 0 || errno == EINVAL ? ZT_OK : fail_folder("sync", path);
@@ -188,7 +201,7 @@ static zt_status finish(zt_writer *w) {
   w->fd = -1; /* closed even where close fails */
   if (close(fd) != 0) return fail_write(w->path);
   if (rename(w->temp, w->path) != 0) return fail_write(w->path);
-  return sync_folder(w->path);
+  return zt_folder_sync(w->path);
 }
 
 zt_status zt_writer_commit(zt_writer *w) {

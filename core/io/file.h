@@ -11,6 +11,10 @@
 /* '*data' is nbytes long plus a zero byte; free with zt_free. */
 ZT_API zt_status zt_file_read(const char *path, char **data, size_t *nbytes);
 
+/* Bytes of a regular file, and 'nbytes' of them from byte 'at' on; ZT_IO where it ends before. */
+ZT_API zt_status zt_file_nbytes(const char *path, size_t *nbytes);
+ZT_API zt_status zt_file_read_at(const char *path, size_t at, void *out, size_t nbytes);
+
 /* A read-only mapping; an empty file gives data NULL, nbytes 0. Somebody who shortens the file while it is mapped ends
 ** the process (SIGBUS); replacing it (rename) is harmless. */
 typedef struct zt_map {
@@ -40,6 +44,7 @@ ZT_API zt_status zt_file_append(const char *path, const void *data, size_t nbyte
 ZT_API zt_status zt_folder_lock(const char *path, int *lock);
 ZT_API void zt_folder_unlock(int lock);
 
+ZT_API zt_status zt_folder_sync(const char *path); /* what was renamed in the folder in which 'path' lies is on disk */
 ZT_API zt_status zt_make_dirs(const char *path); /* as mkdir -p */
 ZT_API bool zt_file_exists(const char *path);    /* a file or folder that can be seen from here */
 

@@ -233,11 +233,28 @@ static zt_status pow_backward(zt_ctx *c, const zt_call *call, zt_tensor *const g
   return ZT_OK;
 }
 
+/* Mixed precision makes pairs of float32, bfloat16 and float16: they meet in float32. Other pairs are mistakes. */
+static bool meet_in_float32(const zt_tensor *a, const zt_tensor *b) {
+  return a->dtype != b->dtype && zt_dtype_is_float(a->dtype) && zt_dtype_is_float(b->dtype) && a->dtype != ZT_F64 &&
+         b->dtype != ZT_F64;
+}
+
+static zt_status apply_pair(zt_ctx *c, zt_call *call, zt_tensor **y, zt_tensor *a, zt_tensor *b) {
+  bool meet = meet_in_float32(a, b);
+  *y = NULL;
+  ZT_TRY(zt_cast(c, &call->in[0], a, meet ? ZT_F32 : a->dtype));
+  zt_status st = zt_cast(c, &call->in[1], b, meet ? ZT_F32 : b->dtype);
+  if (st == ZT_OK) st = zt_apply(c, call, y);
+  zt_tensor_release(call->in[0]);
+  zt_tensor_release(call->in[1]);
+  return st;
+}
+
 #define BINARY(name, id)                                                                             \
   const zt_op zt_op_##name = {#name, 1, 0, 0, false, binary_shape, binary_forward, name##_backward}; \
   zt_status zt_##name(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b) {                        \
-    zt_call call = {.op = &zt_op_##name, .in = {a, b}, .n_in = 2, .attr.i = {ZT_BINARY_##id}};       \
-    return zt_apply(c, &call, y);                                                                    \
+    zt_call call = {.op = &zt_op_##name, .n_in = 2, .attr.i = {ZT_BINARY_##id}};                     \
+    return apply_pair(c, &call, y, a, b);                                                            \
   }
 BINARY(add, ADD)
 BINARY(sub, SUB)
@@ -264,8 +281,8 @@ static zt_status compare_forward(zt_ctx *c, zt_call *call) {
 const zt_op zt_op_compare = {"compare", 1, 0, 0, false, compare_shape, compare_forward, NULL};
 
 zt_status zt_compare_op(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b, zt_compare fn) {
-  zt_call call = {.op = &zt_op_compare, .in = {a, b}, .n_in = 2, .attr.i = {fn}};
-  return zt_apply(c, &call, y);
+  zt_call call = {.op = &zt_op_compare, .n_in = 2, .attr.i = {fn}};
+  return apply_pair(c, &call, y, a, b);
 }
 
 /* ---- choosing: in = cond, a, b */

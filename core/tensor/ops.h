@@ -34,7 +34,8 @@
 ZT_OPS(ZT_OP_DECLARE)
 ZT_API extern const zt_op *const zt_op_table[]; /* in that order, NULL at the end */
 
-/* --- op_elementwise.c: binary ones broadcast; add, sub, mul, div, pow also take two int64 or int32 tensors (no gradient) */
+/* --- op_elementwise.c: binary ones broadcast, and give float32 for two different dtypes of float32, bfloat16 and float16.
+** add, sub, mul, div, pow also take two int64 or int32 tensors (no gradient) */
 ZT_API zt_status zt_add(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b);
 ZT_API zt_status zt_sub(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b);
 ZT_API zt_status zt_mul(zt_ctx *c, zt_tensor **y, zt_tensor *a, zt_tensor *b);

@@ -16,7 +16,7 @@
 ** parts of all ranks cover each element exactly once, else saving fails on all ranks and names the tensor. Every rank
 ** lists the same tensors in the same order. */
 typedef struct zt_checkpoint_item {
-  const char *name; /* "model.h.0.attn.weight", "optimizer.m.h.0.attn.weight"; any text without zero bytes */
+  const char *name; /* "model.h.0.attn.weight", "optimizer.m.h.0.attn.weight"; any UTF-8 */
   zt_dtype dtype;
   int ndim;
   int64_t shape[ZT_SAFETENSORS_MAX_DIM];
@@ -28,15 +28,17 @@ typedef struct zt_checkpoint_item {
 ** tensor) to 'out'. Called in order, with at most 4 MiB at a time. */
 typedef zt_status (*zt_checkpoint_source)(void *user, size_t i, int64_t begin, int64_t count, void *out);
 
-/* Collective. 'json' is rank 0's (others' is not read), an object whose "step" says which checkpoint is newer. Existing checkpoints at 'path' are replaced, all or nothing. On a
-** failure on any rank (a full disk) all ranks fail with its message, and nothing is left behind. At most 3 collectives. */
+/* Collective. 'json' is rank 0's (others' is not read): an object, whose integer "step" says which checkpoint is newer. A
+** checkpoint that stands at 'path' is replaced, all or nothing; a folder with anything else in it is not. Missing folders
+** above are made. On a failure on any rank (a full disk) all ranks fail with its message, what stood at 'path' stands, and
+** nothing is left behind. Three collectives. Beyond the caller's, a rank holds a block of 4 MiB and the manifest's parts. */
 ZT_API zt_status zt_checkpoint_save(zt_world *world, const char *path, const zt_checkpoint_item *items, size_t count,
                                     const char *json, zt_checkpoint_source source, void *user);
 
 typedef struct zt_checkpoint zt_checkpoint;
 
 /* Reads and verifies the manifest, and that every file is there with its size; any rank, or a program without a world.
-** Messages name the file. Keep the object while reading; reading is not thread-safe. */
+** Messages name the file. Keep the object while reading; reading is not thread-safe. It holds two blocks of 4 MiB at most. */
 ZT_API zt_status zt_checkpoint_open(const char *path, zt_checkpoint **out);
 ZT_API void zt_checkpoint_close(zt_checkpoint *ck);             /* NULL ok */
 ZT_API const char *zt_checkpoint_json(const zt_checkpoint *ck); /* borrowed */
@@ -57,11 +59,12 @@ ZT_API zt_status zt_checkpoint_verify(zt_checkpoint *ck);
 ZT_API zt_status zt_checkpoint_export(zt_checkpoint *ck, const char *path, const char *const names[],
                                       const char *const as[], const zt_dtype dtypes[], size_t count);
 
-/* The newest complete checkpoint of a folder, of those named step_N and epoch_N: by the step that they were saved at, not by
-** names or file times. Its path into *path (zt_free), or ZT_IO with what is there instead. */
+/* The newest complete checkpoint of a folder, of those named step_N and epoch_N: by the step that they were saved at (of the
+** same step, epoch_N), not by names or file times. Its path into *path (zt_free), or ZT_IO with what is there instead. One
+** that is damaged is passed over, with a notice (zt_log). */
 ZT_API zt_status zt_checkpoint_latest(const char *folder, char **path);
-/* Removes the oldest complete checkpoints of a folder but for 'keep' of them, and what is left of unfinished ones: for the run
-** that writes there, between two saves. */
+/* Removes the oldest complete checkpoints named so but for 'keep' of them, and what processes that died left of unfinished
+** ones. Files that are not a checkpoint's stay. */
 ZT_API zt_status zt_checkpoint_prune(const char *folder, int keep);
 
 #endif

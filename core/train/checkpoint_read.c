@@ -1,439 +1,438 @@
-/* checkpoint_read.c - reading. Everything in the manifest is a stranger's: names, counts, places are checked before use.
-** Blocks are verified as they are read, one is kept. */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
+/* checkpoint_read.c - reading. The manifest is a stranger's: names, numbers and places are checked before they are used.
+** What is read of a file is read by blocks, and a block is verified before a byte of it is given. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "core/base/hash.h"
 #include "core/base/mem.h"
 #include "core/io/json.h"
 #include "core/train/checkpoint_parts.h"
 
+typedef zt_checkpoint_piece piece;
+
+enum { N_DIGITS = 16, N_CACHED = 2 /* a tensor's range may go on in another file */ };
+static const size_t max_manifest_nbytes = (size_t)1 << 30;
+
 typedef struct file {
-  char *name; /* owned */
+  char *path; /* owned */
   int64_t nbytes;
   uint64_t *checksums; /* owned; of each block */
-  int fd;              /* -1: not open */
 } file;
 
-typedef struct piece {
-  size_t file;
-  int64_t offset, begin, count;
-} piece;
-
-typedef struct tensor {
-  zt_checkpoint_item item; /* first; its name is owned */
-  piece *pieces;           /* owned; in order */
-  size_t n_pieces;
-} tensor;
+typedef struct block {
+  char *data; /* owned; NULL: not yet used */
+  size_t file, number;
+  bool is_valid;
+} block;
 
 struct zt_checkpoint {
-  char *path, *json; /* owned */
+  char *path, *manifest, *json; /* owned; 'manifest' is its path */
   int64_t step;
   file *files;
   size_t n_files;
-  tensor *tensors;
-  size_t n_tensors;
-  tensor **by_name; /* sorted */
-  char *block;      /* the bytes of 'block_number' of 'block_file' */
-  size_t block_file;
-  int64_t block_number; /* -1: none */
+  zt_checkpoint_item *items; /* their names are owned */
+  size_t n_items;
+  piece *pieces; /* of all items, in order */
+  size_t *first; /* of item i: first[i] .. first[i + 1] */
+  size_t *by_name;
+  block cached[N_CACHED];
+  unsigned turn; /* the one to be used next */
 };
 
-enum { STATE_FILE = 0 };
+/* --- blocks */
 
-static zt_status malformed(const zt_checkpoint *ck, const char *what) {
-  return zt_fail(ZT_FORMAT, "'%s/manifest.json': %s", ck->path, what);
+static size_t block_nbytes(const file *f, size_t number) {
+  int64_t left = f->nbytes - (int64_t)number * ZT_CHECKPOINT_BLOCK;
+  return left < ZT_CHECKPOINT_BLOCK ? (size_t)left : ZT_CHECKPOINT_BLOCK;
 }
 
-/* --- files and blocks */
-
-static int64_t n_blocks(const file *f) { return (f->nbytes + ZT_CHECKPOINT_BLOCK - 1) / ZT_CHECKPOINT_BLOCK; }
-
-static int64_t block_nbytes(const file *f, int64_t number) {
-  int64_t left = f->nbytes - number * ZT_CHECKPOINT_BLOCK;
-  return left < ZT_CHECKPOINT_BLOCK ? left : ZT_CHECKPOINT_BLOCK;
+static zt_status read_block(const file *f, size_t number, void *out) {
+  size_t at = number * ZT_CHECKPOINT_BLOCK, nbytes = block_nbytes(f, number);
+  ZT_TRY(zt_file_read_at(f->path, at, out, nbytes));
+  if (zt_hash_bytes(0, out, nbytes) == f->checksums[number]) return ZT_OK;
+  return zt_fail(ZT_FORMAT, "'%s' is damaged: bytes %zu to %zu do not have their checksum", f->path, at,
+                 at + nbytes - 1);
 }
 
-static zt_status open_file(zt_checkpoint *ck, file *f) {
-  if (f->fd >= 0) return ZT_OK;
-  char *path = zt_checkpoint_path(ck->path, f->name);
-  ZT_CHECK_ALLOC(path);
-  f->fd = open(path, O_RDONLY | O_CLOEXEC);
-  zt_status st = f->fd < 0 ? zt_fail(ZT_IO, "cannot read '%s': %s", path, strerror(errno)) : ZT_OK;
-  zt_free(path);
-  return st;
-}
-
-static zt_status read_bytes(const zt_checkpoint *ck, const file *f, int64_t at, char *out, int64_t nbytes) {
-  while (nbytes > 0) {
-    ssize_t n = pread(f->fd, out, (size_t)nbytes, at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return zt_fail(ZT_IO, "cannot read '%s/%s': %s", ck->path, f->name, strerror(errno));
-    if (n == 0)
-      return zt_fail(ZT_FORMAT, "'%s/%s' ends at byte %" PRId64 " of %" PRId64, ck->path, f->name, at, f->nbytes);
-    out += n, at += n, nbytes -= n;
+static zt_status find_block(zt_checkpoint *ck, size_t number_of_file, size_t number, const char **data) {
+  for (int i = 0; i < N_CACHED; i++) {
+    const block *b = &ck->cached[i];
+    *data = b->data;
+    if (b->is_valid && b->file == number_of_file && b->number == number) return ZT_OK;
   }
+  block *b = &ck->cached[ck->turn++ % N_CACHED];
+  if (!b->data) b->data = zt_malloc(ZT_CHECKPOINT_BLOCK);
+  ZT_CHECK_ALLOC(b->data);
+  b->file = number_of_file, b->number = number;
+  b->is_valid = false;
+  ZT_TRY(read_block(&ck->files[number_of_file], number, b->data));
+  b->is_valid = true;
+  *data = b->data;
   return ZT_OK;
 }
 
-/* Brings a block into ck->block, verified. */
-static zt_status load_block(zt_checkpoint *ck, size_t number_of_file, int64_t number) {
-  file *f = &ck->files[number_of_file];
-  if (ck->block_number == number && ck->block_file == number_of_file) return ZT_OK;
-  ck->block_number = -1;
-  int64_t at = number * ZT_CHECKPOINT_BLOCK, nbytes = block_nbytes(f, number);
-  ZT_TRY(open_file(ck, f));
-  ZT_TRY(read_bytes(ck, f, at, ck->block, nbytes));
-  if (zt_checkpoint_checksum((uint64_t)number, ck->block, (size_t)nbytes) != f->checksums[number])
-    return zt_fail(ZT_FORMAT, "'%s/%s' is damaged: the checksum of bytes %" PRId64 " to %" PRId64 " is wrong", ck->path,
-                   f->name, at, at + nbytes - 1);
-  ck->block_file = number_of_file, ck->block_number = number;
-  return ZT_OK;
-}
-
-static zt_status read_range(zt_checkpoint *ck, size_t number_of_file, int64_t at, int64_t nbytes, char *out) {
+static zt_status read_bytes(zt_checkpoint *ck, size_t number_of_file, int64_t at, int64_t nbytes, char *out) {
+  const file *f = &ck->files[number_of_file];
   while (nbytes > 0) {
-    int64_t number = at / ZT_CHECKPOINT_BLOCK, within = at % ZT_CHECKPOINT_BLOCK;
-    ZT_TRY(load_block(ck, number_of_file, number));
-    int64_t n = block_nbytes(&ck->files[number_of_file], number) - within;
-    if (n > nbytes) n = nbytes;
-    memcpy(out, ck->block + within, (size_t)n);
-    out += n, at += n, nbytes -= n;
+    const char *data;
+    size_t number = (size_t)(at / ZT_CHECKPOINT_BLOCK), within = (size_t)(at % ZT_CHECKPOINT_BLOCK);
+    size_t n = block_nbytes(f, number) - within;
+    if ((int64_t)n > nbytes) n = (size_t)nbytes;
+    if (n == block_nbytes(f, number)) {
+      ZT_TRY(read_block(f, number, out));
+    } else {
+      ZT_TRY(find_block(ck, number_of_file, number, &data));
+      memcpy(out, data + within, n);
+    }
+    out += n, at += (int64_t)n, nbytes -= (int64_t)n;
   }
   return ZT_OK;
 }
 
 zt_status zt_checkpoint_read(zt_checkpoint *ck, const zt_checkpoint_item *item, int64_t begin, int64_t count,
                              void *out) {
-  const tensor *t = (const tensor *)item;
-  int64_t each = (int64_t)zt_dtype_nbytes(item->dtype), end = begin + count;
-  if (begin < 0 || count < 0 || end > item->count)
-    return zt_fail(ZT_INVALID, "'%s': elements %" PRId64 " to %" PRId64 " of %" PRId64, item->name, begin, end,
-                   item->count);
-  for (size_t i = 0; i < t->n_pieces; i++) {
-    const piece *p = &t->pieces[i];
-    int64_t from = begin > p->begin ? begin : p->begin, to = end < p->begin + p->count ? end : p->begin + p->count;
+  int64_t each = (int64_t)zt_dtype_nbytes(item->dtype);
+  if (begin < 0 || count < 0 || begin > item->count || count > item->count - begin)
+    return zt_fail(ZT_INVALID, "'%s': there are no %" PRId64 " elements from %" PRId64 " on in tensor '%s' of %" PRId64,
+                   ck->path, count, begin, item->name, item->count);
+  const size_t *first = ck->first + (item - ck->items);
+  for (const piece *p = ck->pieces + first[0]; p < ck->pieces + first[1]; p++) {
+    int64_t from = begin > p->begin ? begin : p->begin, to = p->begin + p->count;
+    if (to > begin + count) to = begin + count;
     if (from >= to) continue;
     char *place = (char *)out + (from - begin) * each;
-    ZT_TRY(zt_wrap(read_range(ck, p->file, p->offset + (from - p->begin) * each, (to - from) * each, place), "'%s'",
-                   item->name));
+    zt_status st = read_bytes(ck, p->where, p->offset + (from - p->begin) * each, (to - from) * each, place);
+    ZT_TRY(zt_wrap(st, "tensor '%s', elements %" PRId64 " to %" PRId64, item->name, from, to - 1));
+  }
+  return ZT_OK;
+}
+
+/* The name of a tensor of which a part lies in a block; NULL: none does. */
+static const char *name_in_block(const zt_checkpoint *ck, size_t number_of_file, size_t number) {
+  int64_t begin = (int64_t)number * ZT_CHECKPOINT_BLOCK, end = begin + ZT_CHECKPOINT_BLOCK;
+  for (size_t i = 0; i < ck->n_items; i++) {
+    int64_t each = (int64_t)zt_dtype_nbytes(ck->items[i].dtype);
+    for (const piece *p = ck->pieces + ck->first[i]; p < ck->pieces + ck->first[i + 1]; p++)
+      if (p->where == number_of_file && p->offset < end && p->offset + p->count * each > begin) return ck->items[i].name;
+  }
+  return NULL;
+}
+
+static zt_status verify_file(zt_checkpoint *ck, size_t i, void *room) {
+  for (size_t number = 0; number < zt_checkpoint_blocks(ck->files[i].nbytes); number++) {
+    zt_status st = read_block(&ck->files[i], number, room);
+    if (st == ZT_OK) continue;
+    const char *name = name_in_block(ck, i, number);
+    return name ? zt_wrap(st, "tensor '%s'", name) : st;
   }
   return ZT_OK;
 }
 
 zt_status zt_checkpoint_verify(zt_checkpoint *ck) {
-  for (size_t i = 0; i < ck->n_files; i++)
-    for (int64_t number = 0; number < n_blocks(&ck->files[i]); number++) ZT_TRY(load_block(ck, i, number));
-  return ZT_OK;
-}
-
-/* --- the manifest */
-
-const char *zt_checkpoint_body(const char *text, size_t nbytes, size_t *body_nbytes) {
-  if (nbytes <= ZT_CHECKSUM_DIGITS || text[ZT_CHECKSUM_DIGITS] != '\n') return NULL;
-  const char *body = text + ZT_CHECKSUM_DIGITS + 1;
-  *body_nbytes = nbytes - ZT_CHECKSUM_DIGITS - 1;
-  char digits[ZT_CHECKSUM_DIGITS + 1];
-  snprintf(digits, sizeof digits, "%016" PRIx64, zt_checkpoint_checksum(0, body, *body_nbytes));
-  return memcmp(digits, text, ZT_CHECKSUM_DIGITS) == 0 ? body : NULL;
-}
-
-static bool get_integer(const json_t *value, int64_t low, int64_t *out) {
-  *out = json_integer_value(value);
-  return json_is_integer(value) && *out >= low;
-}
-
-static zt_status take_checksums(const zt_checkpoint *ck, const json_t *list, file *f) {
-  if (json_array_size(list) != (size_t)n_blocks(f))
-    return malformed(ck, "a file has checksums for more or fewer blocks");
-  f->checksums = zt_calloc(json_array_size(list), sizeof *f->checksums);
-  ZT_CHECK_ALLOC(f->checksums);
-  size_t i;
-  json_t *text;
-  json_array_foreach(list, i, text) {
-    char *end;
-    const char *digits = json_string_value(text);
-    if (!digits || strlen(digits) != ZT_CHECKSUM_DIGITS) return malformed(ck, "a checksum is none");
-    f->checksums[i] = strtoull(digits, &end, 16);
-    if (*end) return malformed(ck, "a checksum is none");
-  }
-  return ZT_OK;
-}
-
-/* The file is there, with its size. */
-static zt_status check_file(const zt_checkpoint *ck, const file *f) {
-  struct stat info;
-  char *path = zt_checkpoint_path(ck->path, f->name);
-  ZT_CHECK_ALLOC(path);
+  void *room = zt_malloc(ZT_CHECKPOINT_BLOCK);
+  ZT_CHECK_ALLOC(room);
   zt_status st = ZT_OK;
-  if (stat(path, &info) != 0)
-    st = zt_fail(ZT_IO, "cannot read '%s': %s", path, strerror(errno));
-  else if (!S_ISREG(info.st_mode) || info.st_size != f->nbytes)
-    st = zt_fail(ZT_FORMAT, "'%s' has %lld bytes, not %" PRId64, path, (long long)info.st_size, f->nbytes);
-  zt_free(path);
+  for (size_t i = 0; i < ck->n_files && st == ZT_OK; i++) st = verify_file(ck, i, room);
+  zt_free(room);
   return st;
 }
 
-static zt_status take_file(zt_checkpoint *ck, const json_t *row, file *f) {
+/* --- the manifest's files */
+
+static zt_status get_count(const json_t *value, const char *what, int64_t *out) {
+  *out = json_integer_value(value);
+  if (json_is_integer(value) && *out >= 0) return ZT_OK;
+  return zt_fail(ZT_FORMAT, "%s is not a whole number from 0 on", what);
+}
+
+static zt_status parse_checksum(const char *digits, uint64_t *out) {
+  *out = 0;
+  for (int i = 0; i < N_DIGITS; i++) {
+    static const char hex[] = "0123456789abcdef";
+    const char *found = memchr(hex, digits[i], N_DIGITS);
+    if (!found) return zt_fail(ZT_FORMAT, "its checksums are not hexadecimal");
+    *out = *out << 4 | (uint64_t)(found - hex);
+  }
+  return ZT_OK;
+}
+
+static zt_status take_checksums(file *f, const json_t *value) {
+  const char *text = json_string_value(value);
+  size_t n = zt_checkpoint_blocks(f->nbytes);
+  if (!text || json_string_length(value) % N_DIGITS || json_string_length(value) / N_DIGITS != n)
+    return zt_fail(ZT_FORMAT, "its %" PRId64 " bytes do not have %zu checksums", f->nbytes, n);
+  f->checksums = zt_malloc(n * sizeof *f->checksums);
+  ZT_CHECK_ALLOC(f->checksums);
+  for (size_t i = 0; i < n; i++) ZT_TRY(parse_checksum(text + i * N_DIGITS, &f->checksums[i]));
+  return ZT_OK;
+}
+
+static zt_status check_size(const file *f) {
+  size_t nbytes;
+  ZT_TRY(zt_file_nbytes(f->path, &nbytes));
+  if (nbytes == (size_t)f->nbytes) return ZT_OK;
+  return zt_fail(ZT_FORMAT, "'%s' is damaged: it has %zu bytes, not %" PRId64, f->path, nbytes, f->nbytes);
+}
+
+static zt_status take_file(const zt_checkpoint *ck, const json_t *row, file *f) {
   const char *name = json_string_value(json_object_get(row, "name"));
-  if (!name || !*name || strchr(name, '/') || *name == '.') return malformed(ck, "a file's name is none");
-  if (!get_integer(json_object_get(row, "nbytes"), 0, &f->nbytes)) return malformed(ck, "a file's size is none");
-  f->name = zt_strdup(name);
-  ZT_CHECK_ALLOC(f->name);
-  ZT_TRY(take_checksums(ck, json_object_get(row, "checksums"), f));
-  return check_file(ck, f);
+  if (!name || !*name || *name == '.' || strchr(name, '/'))
+    return zt_fail(ZT_FORMAT, "'%.64s' is not the plain name of a file", name ? name : "");
+  f->path = zt_checkpoint_path(ck->path, name);
+  ZT_CHECK_ALLOC(f->path);
+  ZT_TRY(get_count(json_object_get(row, "nbytes"), "'nbytes'", &f->nbytes));
+  return take_checksums(f, json_object_get(row, "checksums"));
 }
 
 static zt_status take_files(zt_checkpoint *ck, const json_t *list) {
-  size_t n = json_array_size(list);
-  if (n == 0) return malformed(ck, "there are no files");
-  ck->files = zt_calloc(n, sizeof *ck->files);
+  if (!json_is_array(list)) return zt_fail(ZT_FORMAT, "there is no list 'files'");
+  ck->files = zt_calloc(json_array_size(list), sizeof *ck->files);
   ZT_CHECK_ALLOC(ck->files);
-  ck->n_files = n;
-  for (size_t i = 0; i < n; i++) ck->files[i].fd = -1;
-  for (size_t i = 0; i < n; i++) ZT_TRY(take_file(ck, json_array_get(list, i), &ck->files[i]));
+  ck->n_files = json_array_size(list);
+  for (size_t i = 0; i < ck->n_files; i++)
+    ZT_TRY(zt_wrap(take_file(ck, json_array_get(list, i), &ck->files[i]), "file %zu", i));
   return ZT_OK;
 }
 
-static zt_status take_shape(const zt_checkpoint *ck, const json_t *shape, zt_checkpoint_item *item) {
+/* --- the manifest's tensors */
+
+static zt_status take_shape(const json_t *shape, zt_checkpoint_item *item) {
   if (!json_is_array(shape) || json_array_size(shape) > ZT_SAFETENSORS_MAX_DIM)
-    return malformed(ck, "a tensor's shape is none");
+    return zt_fail(ZT_FORMAT, "its 'shape' is not a list of up to %d sizes", ZT_SAFETENSORS_MAX_DIM);
   item->ndim = (int)json_array_size(shape);
-  item->count = 1;
-  for (int d = 0; d < item->ndim; d++) {
-    if (!get_integer(json_array_get(shape, (size_t)d), 0, &item->shape[d]) ||
-        __builtin_mul_overflow(item->count, item->shape[d], &item->count))
-      return malformed(ck, "a tensor's shape is none");
-  }
-  return item->count <= INT64_MAX / 8 ? ZT_OK : malformed(ck, "a tensor is too large");
+  for (int d = 0; d < item->ndim; d++) ZT_TRY(get_count(json_array_get(shape, (size_t)d), "a size", &item->shape[d]));
+  if (zt_checkpoint_elements(item, &item->count)) return ZT_OK;
+  return zt_fail(ZT_FORMAT, "its shape has more elements than can be addressed");
 }
 
-static bool take_piece(const zt_checkpoint *ck, const json_t *row, int64_t each, piece *p) {
-  int64_t number, nbytes, end;
-  if (!json_is_array(row) || json_array_size(row) != 4) return false;
-  if (!get_integer(json_array_get(row, 0), 0, &number) || (size_t)number >= ck->n_files) return false;
-  p->file = (size_t)number;
-  return get_integer(json_array_get(row, 1), 0, &p->offset) && get_integer(json_array_get(row, 2), 0, &p->begin) &&
-         get_integer(json_array_get(row, 3), 0, &p->count) && !__builtin_mul_overflow(p->count, each, &nbytes) &&
-         !__builtin_add_overflow(p->offset, nbytes, &end) && end <= ck->files[number].nbytes;
+static zt_status take_piece(const zt_checkpoint *ck, const json_t *row, const zt_checkpoint_item *item, piece *p) {
+  int64_t number, nbytes, end, each = (int64_t)zt_dtype_nbytes(item->dtype);
+  ZT_TRY(get_count(json_array_get(row, 0), "a piece's file", &number));
+  ZT_TRY(get_count(json_array_get(row, 1), "a piece's offset", &p->offset));
+  ZT_TRY(get_count(json_array_get(row, 2), "a piece's begin", &p->begin));
+  ZT_TRY(get_count(json_array_get(row, 3), "a piece's count", &p->count));
+  p->where = (uint64_t)number;
+  if (p->where >= ck->n_files) return zt_fail(ZT_FORMAT, "a piece is in file %" PRId64 " of %zu", number, ck->n_files);
+  if (__builtin_mul_overflow(p->count, each, &nbytes) || __builtin_add_overflow(p->offset, nbytes, &end) ||
+      end > ck->files[number].nbytes)
+    return zt_fail(ZT_FORMAT, "a piece reaches past the end of file %" PRId64, number);
+  return ZT_OK;
 }
 
-static zt_status take_pieces(const zt_checkpoint *ck, const json_t *list, tensor *t) {
-  size_t n = json_array_size(list);
-  t->pieces = zt_calloc(n, sizeof *t->pieces);
-  ZT_CHECK_ALLOC(t->pieces);
+static zt_status take_pieces(zt_checkpoint *ck, const json_t *list, const zt_checkpoint_item *item, size_t *n) {
   int64_t covered = 0;
-  for (; t->n_pieces < n; t->n_pieces++) {
-    piece *p = &t->pieces[t->n_pieces];
-    if (!take_piece(ck, json_array_get(list, t->n_pieces), (int64_t)zt_dtype_nbytes(t->item.dtype), p) ||
-        p->begin != covered || p->count > t->item.count - covered)
-      return malformed(ck, "a piece of a tensor lies nowhere");
+  size_t i;
+  json_t *row;
+  json_array_foreach(list, i, row) {
+    piece *p = &ck->pieces[*n];
+    ZT_TRY(take_piece(ck, row, item, p));
+    if (p->begin != covered || p->count == 0 || p->count > item->count - covered)
+      return zt_fail(ZT_FORMAT, "a piece has %" PRId64 " elements from %" PRId64 " on, after %" PRId64 " of %" PRId64,
+                     p->count, p->begin, covered, item->count);
     covered += p->count;
+    ++*n;
   }
-  return covered == t->item.count ? ZT_OK : malformed(ck, "a tensor is not whole");
+  if (covered == item->count) return ZT_OK;
+  return zt_fail(ZT_FORMAT, "its pieces have %" PRId64 " elements of %" PRId64, covered, item->count);
 }
 
-static zt_status take_tensor(zt_checkpoint *ck, const json_t *row, tensor *t) {
-  const char *name = json_string_value(json_object_get(row, "name"));
+static zt_status take_tensor(zt_checkpoint *ck, const json_t *row, zt_checkpoint_item *item, size_t *n_pieces) {
   const char *dtype = json_string_value(json_object_get(row, "dtype"));
-  if (!name || !dtype || !zt_dtype_from_name(dtype, &t->item.dtype))
-    return malformed(ck, "a tensor has no name or dtype");
-  t->item.name = zt_strdup(name);
-  if (!t->item.name) return ZT_NOMEM;
-  ZT_TRY(take_shape(ck, json_object_get(row, "shape"), &t->item));
-  return take_pieces(ck, json_object_get(row, "pieces"), t);
+  if (!dtype || !zt_dtype_from_name(dtype, &item->dtype))
+    return zt_fail(ZT_FORMAT, "its dtype is '%.32s'", dtype ? dtype : "");
+  ZT_TRY(take_shape(json_object_get(row, "shape"), item));
+  return take_pieces(ck, json_object_get(row, "pieces"), item, n_pieces);
 }
 
-static int compare_names(const void *a, const void *b) {
-  return strcmp((*(tensor *const *)a)->item.name, (*(tensor *const *)b)->item.name);
+static zt_status take_named_tensor(zt_checkpoint *ck, const json_t *row, size_t i, size_t *n_pieces) {
+  const char *name = json_string_value(json_object_get(row, "name"));
+  if (!name) return zt_fail(ZT_FORMAT, "tensor %zu has no name", i);
+  ck->items[i].name = zt_strdup(name);
+  ZT_CHECK_ALLOC(ck->items[i].name);
+  return zt_wrap(take_tensor(ck, row, &ck->items[i], n_pieces), "tensor '%s'", name);
+}
+
+static zt_status allocate_tensors(zt_checkpoint *ck, const json_t *list) {
+  size_t n = json_array_size(list), n_pieces = 0, i;
+  json_t *row;
+  json_array_foreach(list, i, row) n_pieces += json_array_size(json_object_get(row, "pieces"));
+  ck->items = zt_calloc(n, sizeof *ck->items);
+  ck->first = zt_calloc(n + 1, sizeof *ck->first);
+  ck->by_name = zt_calloc(n, sizeof *ck->by_name);
+  ck->pieces = zt_calloc(n_pieces, sizeof *ck->pieces);
+  if (!ck->items || !ck->first || !ck->by_name || !ck->pieces) return ZT_NOMEM;
+  ck->n_items = n;
+  return ZT_OK;
 }
 
 static zt_status take_tensors(zt_checkpoint *ck, const json_t *list) {
-  size_t n = json_array_size(list);
-  if (!json_is_array(list)) return malformed(ck, "there are no tensors");
-  ck->tensors = zt_calloc(n, sizeof *ck->tensors);
-  ck->by_name = zt_calloc(n, sizeof *ck->by_name);
-  if (!ck->tensors || !ck->by_name) return ZT_NOMEM;
-  ck->n_tensors = n;
-  for (size_t i = 0; i < n; i++) {
-    ZT_TRY(take_tensor(ck, json_array_get(list, i), &ck->tensors[i]));
-    ck->by_name[i] = &ck->tensors[i];
+  size_t n_pieces = 0;
+  if (!json_is_array(list)) return zt_fail(ZT_FORMAT, "there is no list 'tensors'");
+  ZT_TRY(allocate_tensors(ck, list));
+  for (size_t i = 0; i < ck->n_items; i++) {
+    ZT_TRY(take_named_tensor(ck, json_array_get(list, i), i, &n_pieces));
+    ck->first[i + 1] = n_pieces;
   }
-  if (n) qsort(ck->by_name, n, sizeof *ck->by_name, compare_names);
-  for (size_t i = 1; i < n; i++)
-    if (compare_names(&ck->by_name[i - 1], &ck->by_name[i]) == 0) return malformed(ck, "two tensors have one name");
   return ZT_OK;
 }
 
-static zt_status take_manifest(zt_checkpoint *ck, const json_t *m) {
-  int64_t version;
-  const char *format = json_string_value(json_object_get(m, "format"));
-  if (!format || strcmp(format, ZT_CHECKPOINT_FORMAT) != 0) return malformed(ck, "it is no checkpoint's");
-  if (!get_integer(json_object_get(m, "version"), 1, &version) || version > ZT_CHECKPOINT_VERSION)
-    return malformed(ck, "it is of a newer version");
-  if (!get_integer(json_object_get(m, "step"), INT64_MIN, &ck->step)) return malformed(ck, "it has no step");
-  ZT_TRY(take_files(ck, json_object_get(m, "files")));
-  return take_tensors(ck, json_object_get(m, "tensors"));
+/* --- what all of them have to be like */
+
+static int compare_names(const void *a, const void *b, void *user) {
+  const zt_checkpoint *ck = user;
+  return strcmp(ck->items[*(const size_t *)a].name, ck->items[*(const size_t *)b].name);
 }
 
+static zt_status sort_names(zt_checkpoint *ck) {
+  for (size_t i = 0; i < ck->n_items; i++) ck->by_name[i] = i;
+  qsort_r(ck->by_name, ck->n_items, sizeof *ck->by_name, compare_names, ck);
+  for (size_t i = 1; i < ck->n_items; i++)
+    if (compare_names(&ck->by_name[i - 1], &ck->by_name[i], ck) == 0)
+      return zt_fail(ZT_FORMAT, "tensor '%s' is there twice", ck->items[ck->by_name[i]].name);
+  return ZT_OK;
+}
+
+/* Bytes of a file that a piece has. */
+typedef struct extent {
+  uint64_t file;
+  int64_t begin, end;
+} extent;
+
+static int compare_extents(const void *a, const void *b) {
+  const extent *x = a, *y = b;
+  if (x->file != y->file) return x->file < y->file ? -1 : 1;
+  return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static zt_status check_extents(extent *list, size_t n) {
+  qsort(list, n, sizeof *list, compare_extents);
+  for (size_t k = 1; k < n; k++)
+    if (list[k].file == list[k - 1].file && list[k].begin < list[k - 1].end)
+      return zt_fail(ZT_FORMAT, "two pieces overlap at byte %" PRId64 " of file %" PRIu64, list[k].begin, list[k].file);
+  return ZT_OK;
+}
+
+static zt_status check_overlaps(const zt_checkpoint *ck) {
+  size_t n = ck->first[ck->n_items];
+  extent *list = zt_malloc(n * sizeof *list);
+  ZT_CHECK_ALLOC(list);
+  for (size_t i = 0; i < ck->n_items; i++) {
+    int64_t each = (int64_t)zt_dtype_nbytes(ck->items[i].dtype);
+    for (size_t k = ck->first[i]; k < ck->first[i + 1]; k++) {
+      const piece *p = &ck->pieces[k];
+      list[k] = (extent){p->where, p->offset, p->offset + p->count * each};
+    }
+  }
+  zt_status st = check_extents(list, n);
+  zt_free(list);
+  return st;
+}
+
+/* --- opening */
+
+static zt_status check_version(const json_t *manifest) {
+  const char *format = json_string_value(json_object_get(manifest, "format"));
+  if (!format || strcmp(format, ZT_CHECKPOINT_FORMAT) != 0)
+    return zt_fail(ZT_FORMAT, "its format is '%.32s', not '%s'", format ? format : "", ZT_CHECKPOINT_FORMAT);
+  const json_t *version = json_object_get(manifest, "version");
+  if (json_is_integer(version) && json_integer_value(version) == ZT_CHECKPOINT_VERSION) return ZT_OK;
+  return zt_fail(ZT_FORMAT, "its version is %lld; this program reads version %d",
+                 (long long)json_integer_value(version), ZT_CHECKPOINT_VERSION);
+}
+
+static zt_status take_manifest(zt_checkpoint *ck, const json_t *manifest) {
+  ZT_TRY(check_version(manifest));
+  const json_t *step = json_object_get(manifest, "step");
+  const char *json = json_string_value(json_object_get(manifest, "json"));
+  if (!json_is_integer(step) || !json) return zt_fail(ZT_FORMAT, "it has no integer 'step' or no string 'json'");
+  ck->step = json_integer_value(step);
+  ck->json = zt_strdup(json);
+  ZT_CHECK_ALLOC(ck->json);
+  ZT_TRY(take_files(ck, json_object_get(manifest, "files")));
+  ZT_TRY(take_tensors(ck, json_object_get(manifest, "tensors")));
+  ZT_TRY(sort_names(ck));
+  return check_overlaps(ck);
+}
+
+/* The first line is compared byte by byte: a changed bit in it is found as well. */
 static zt_status parse_manifest(zt_checkpoint *ck, const char *text, size_t nbytes) {
-  size_t body_nbytes;
-  const char *body = zt_checkpoint_body(text, nbytes, &body_nbytes);
-  if (!body) return malformed(ck, "it is damaged: its checksum is wrong");
-  json_t *m;
-  ZT_TRY(zt_json_parse(ck->path, body, body_nbytes, &m));
-  zt_status st = take_manifest(ck, m);
-  json_decref(m);
+  char head[ZT_CHECKPOINT_HEAD_NBYTES + 1];
+  size_t n = ZT_CHECKPOINT_HEAD_NBYTES;
+  json_t *manifest;
+  if (nbytes >= n) snprintf(head, sizeof head, ZT_CHECKPOINT_HEAD, zt_hash_bytes(0, text + n, nbytes - n));
+  if (nbytes < n || memcmp(head, text, n) != 0)
+    return zt_fail(ZT_FORMAT, "'%s' is damaged: it does not have its checksum", ck->manifest);
+  ZT_TRY(zt_json_parse(ck->manifest, text, nbytes, &manifest));
+  zt_status st = zt_wrap(take_manifest(ck, manifest), "'%s'", ck->manifest);
+  json_decref(manifest);
   return st;
 }
 
 static zt_status read_manifest(zt_checkpoint *ck) {
-  char *path = zt_checkpoint_path(ck->path, "manifest.json"), *text;
+  char *text;
   size_t nbytes;
-  ZT_CHECK_ALLOC(path);
-  zt_status st = zt_file_read(path, &text, &nbytes);
-  zt_free(path);
-  ZT_TRY(st);
-  st = parse_manifest(ck, text, nbytes);
+  ZT_TRY(zt_file_nbytes(ck->manifest, &nbytes));
+  if (nbytes > max_manifest_nbytes) return zt_fail(ZT_FORMAT, "'%s' has %zu bytes", ck->manifest, nbytes);
+  ZT_TRY(zt_file_read(ck->manifest, &text, &nbytes));
+  zt_status st = parse_manifest(ck, text, nbytes);
   zt_free(text);
+  for (size_t i = 0; i < ck->n_files && st == ZT_OK; i++) st = check_size(&ck->files[i]);
   return st;
 }
 
-static zt_status read_state(zt_checkpoint *ck) {
-  int64_t nbytes = ck->files[STATE_FILE].nbytes;
-  ck->block = zt_malloc(ZT_CHECKPOINT_BLOCK);
-  ck->json = zt_malloc((size_t)nbytes + 1);
-  if (!ck->block || !ck->json) return ZT_NOMEM;
-  ck->json[nbytes] = 0;
-  return read_range(ck, STATE_FILE, 0, nbytes, ck->json);
-}
-
 zt_status zt_checkpoint_open(const char *path, zt_checkpoint **out) {
-  zt_checkpoint *ck = *out = zt_calloc(1, sizeof *ck);
-  ZT_CHECK_ALLOC(ck);
-  ck->block_number = -1;
-  ck->path = zt_strdup(path);
-  zt_status st = ck->path ? read_manifest(ck) : ZT_NOMEM;
-  if (st == ZT_OK) st = read_state(ck);
-  if (st == ZT_OK) return ZT_OK;
-  zt_checkpoint_close(ck);
   *out = NULL;
+  zt_checkpoint *ck = zt_calloc(1, sizeof *ck);
+  ZT_CHECK_ALLOC(ck);
+  zt_status st = ZT_NOMEM;
+  ck->path = zt_strdup(path);
+  if (ck->path) ck->manifest = zt_checkpoint_path(path, ZT_CHECKPOINT_MANIFEST);
+  if (ck->manifest) st = read_manifest(ck);
+  if (st == ZT_OK)
+    *out = ck;
+  else
+    zt_checkpoint_close(ck);
   return st;
 }
 
 void zt_checkpoint_close(zt_checkpoint *ck) {
   if (!ck) return;
   for (size_t i = 0; i < ck->n_files; i++) {
-    zt_free(ck->files[i].name);
+    zt_free(ck->files[i].path);
     zt_free(ck->files[i].checksums);
-    if (ck->files[i].fd >= 0) close(ck->files[i].fd);
   }
-  for (size_t i = 0; i < ck->n_tensors; i++) {
-    zt_free((char *)ck->tensors[i].item.name);
-    zt_free(ck->tensors[i].pieces);
-  }
+  for (size_t i = 0; i < ck->n_items; i++) zt_free((char *)ck->items[i].name);
+  for (int i = 0; i < N_CACHED; i++) zt_free(ck->cached[i].data);
   zt_free(ck->files);
-  zt_free(ck->tensors);
+  zt_free(ck->items);
+  zt_free(ck->first);
+  zt_free(ck->pieces);
   zt_free(ck->by_name);
-  zt_free(ck->block);
   zt_free(ck->json);
+  zt_free(ck->manifest);
   zt_free(ck->path);
   zt_free(ck);
 }
 
+/* --- asking */
+
 const char *zt_checkpoint_json(const zt_checkpoint *ck) { return ck->json; }
 int64_t zt_checkpoint_step(const zt_checkpoint *ck) { return ck->step; }
-size_t zt_checkpoint_count(const zt_checkpoint *ck) { return ck->n_tensors; }
-const zt_checkpoint_item *zt_checkpoint_get(const zt_checkpoint *ck, size_t i) { return &ck->tensors[i].item; }
+size_t zt_checkpoint_count(const zt_checkpoint *ck) { return ck->n_items; }
+const zt_checkpoint_item *zt_checkpoint_get(const zt_checkpoint *ck, size_t i) { return &ck->items[i]; }
 
 const zt_checkpoint_item *zt_checkpoint_find(const zt_checkpoint *ck, const char *name) {
-  tensor key = {.item = {.name = name}}, *k = &key;
-  tensor **found = ck->n_tensors ? bsearch(&k, ck->by_name, ck->n_tensors, sizeof *ck->by_name, compare_names) : NULL;
-  return found ? &(*found)->item : NULL;
-}
-
-/* --- export */
-
-typedef struct exporting {
-  zt_checkpoint *ck;
-  const zt_checkpoint_item **from;
-  const zt_dtype *dtypes;
-} exporting;
-
-static double get_value(zt_dtype t, const char *p) {
-  union {
-    float f;
-    double d;
-    uint16_t h;
-  } v;
-  memcpy(&v, p, zt_dtype_nbytes(t));
-  return t == ZT_F32   ? (double)v.f
-         : t == ZT_F64 ? v.d
-                       : (double)(t == ZT_BF16 ? zt_bf16_to_f32(v.h) : zt_f16_to_f32(v.h));
-}
-
-static void put_value(zt_dtype t, char *p, double value) {
-  union {
-    float f;
-    double d;
-    uint16_t h;
-  } v = {.d = value};
-  if (t == ZT_F32) v.f = (float)value;
-  if (t == ZT_BF16) v.h = zt_f32_to_bf16((float)value);
-  if (t == ZT_F16) v.h = zt_f32_to_f16((float)value);
-  memcpy(p, &v, zt_dtype_nbytes(t));
-}
-
-enum { EXPORT_ELEMENTS = 1 << 16 };
-
-static zt_status write_elements(const exporting *x, size_t i, zt_writer *w, char *in, char *out) {
-  const zt_checkpoint_item *item = x->from[i];
-  zt_dtype t = item->dtype, as = x->dtypes[i];
-  size_t from = zt_dtype_nbytes(t), to = zt_dtype_nbytes(as);
-  for (int64_t done = 0; done < item->count; done += EXPORT_ELEMENTS) {
-    int64_t n = item->count - done < EXPORT_ELEMENTS ? item->count - done : EXPORT_ELEMENTS;
-    ZT_TRY(zt_checkpoint_read(x->ck, item, done, n, in));
-    for (size_t k = 0; t != as && k < (size_t)n; k++) put_value(as, out + k * to, get_value(t, in + k * from));
-    ZT_TRY(zt_writer_write(w, t == as ? in : out, (size_t)n * to));
+  size_t low = 0, high = ck->n_items;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    const zt_checkpoint_item *item = &ck->items[ck->by_name[middle]];
+    int order = strcmp(name, item->name);
+    if (order == 0) return item;
+    if (order < 0)
+      high = middle;
+    else
+      low = middle + 1;
   }
-  return ZT_OK;
-}
-
-static zt_status write_tensor(void *user, size_t i, zt_writer *w) {
-  char *in = zt_malloc(EXPORT_ELEMENTS * 8), *out = zt_malloc(EXPORT_ELEMENTS * 8);
-  zt_status st = in && out ? write_elements(user, i, w, in, out) : ZT_NOMEM;
-  zt_free(in);
-  zt_free(out);
-  return st;
-}
-
-static zt_status find_all(const exporting *x, const char *const names[], const char *const as[], size_t count,
-                          zt_safetensors_item items[]) {
-  for (size_t i = 0; i < count; i++) {
-    const zt_checkpoint_item *item = x->from[i] = zt_checkpoint_find(x->ck, names[i]);
-    if (!item) return zt_fail(ZT_INVALID, "the checkpoint has no tensor '%s'", names[i]);
-    if (item->dtype != x->dtypes[i] && !(zt_dtype_is_float(item->dtype) && zt_dtype_is_float(x->dtypes[i])))
-      return zt_fail(ZT_DTYPE, "'%s' is %s and cannot be written as %s", names[i], zt_dtype_name(item->dtype),
-                     zt_dtype_name(x->dtypes[i]));
-    items[i] = (zt_safetensors_item){.name = as[i], .dtype = x->dtypes[i], .ndim = item->ndim};
-    memcpy(items[i].shape, item->shape, sizeof items[i].shape);
-  }
-  return ZT_OK;
-}
-
-zt_status zt_checkpoint_export(zt_checkpoint *ck, const char *path, const char *const names[], const char *const as[],
-                               const zt_dtype dtypes[], size_t count) {
-  static const char *const metadata[] = {"format", "pt", NULL};
-  exporting x = {ck, zt_calloc(count, sizeof *x.from), dtypes};
-  zt_safetensors_item *items = zt_calloc(count, sizeof *items);
-  zt_status st = x.from && items ? find_all(&x, names, as, count, items) : ZT_NOMEM;
-  if (st == ZT_OK) st = zt_safetensors_save(path, items, count, metadata, write_tensor, &x);
-  zt_free(x.from);
-  zt_free(items);
-  return st;
+  return NULL;
 }

@@ -54,21 +54,23 @@ void zt_engine_micro_end(zt_engine *e) {
 
 /* --- packing */
 
-static zt_status zero_gap(zt_page *p, int64_t from, int64_t to) {
-  char *data = p->packing->data;
+static zt_status zero_gap(const zt_page *p, zt_storage *packing, int64_t from, int64_t to) {
+  char *data = packing->data;
   return zt_zero_range(p->engine, p->dtype, data + (size_t)from * zt_dtype_nbytes(p->dtype), to - from);
 }
 
 /* All but the parameters is zero. */
 static zt_status open_packing(zt_page *p, zt_mem_kind kind) {
-  ZT_TRY(zt_page_buffer(p, p->dtype, p->count, kind, &p->packing));
+  zt_storage *packing;
+  ZT_TRY(zt_page_buffer(p, p->dtype, p->count, kind, &packing));
+  p->packing = packing;
   const zt_engine *e = p->engine;
   int64_t end = 0;
   for (int i = p->first; i < p->first + p->n_params; i++) {
-    ZT_TRY(zero_gap(p, end, e->params[i].offset));
+    ZT_TRY(zero_gap(p, packing, end, e->params[i].offset));
     end = e->params[i].offset + e->params[i].count;
   }
-  return zero_gap(p, end, p->count);
+  return zero_gap(p, packing, end, p->count);
 }
 
 /* The only rank's only gradient stays in the page's grad; a second backward of the step makes sums of both. */

@@ -138,20 +138,19 @@ zt_status ZT_K(copy_checked)(zt_stream *s, zt_dtype t, void *y, size_t *first_ba
   return ZT_OK;
 }
 
-static void update_block(zt_dtype t, float *master, const uint16_t *x, size_t n) {
-  uint16_t rounded[ZT_BLOCK];
-  float value[ZT_BLOCK];
-  zt_from_floats(t, rounded, master, n);
-  zt_to_floats(t, value, x, n);
-  for (size_t i = 0; i < n; i++) master[i] = rounded[i] == x[i] ? master[i] : value[i];
-}
+#define UPDATE(S)                                                                                                    \
+  static void update_##S(float *restrict master, const uint16_t *restrict x, size_t n) {                             \
+    for (size_t i = 0; i < n; i++) master[i] = zt_f32_to_##S(master[i]) == x[i] ? master[i] : zt_##S##_to_f32(x[i]); \
+  }
+UPDATE(bf16)
+UPDATE(f16)
 
 zt_status ZT_K(update_master)(zt_stream *s, zt_dtype t, float *master, const void *x, size_t count) {
   (void)s;
 #pragma omp parallel for schedule(static) if (zt_worth_threads(count))
-  for (size_t part = 0; part < zt_n_parts(count, ZT_BLOCK); part++) {
-    size_t at = part * ZT_BLOCK;
-    update_block(t, master + at, (const uint16_t *)x + at, zt_smaller(ZT_BLOCK, count - at));
+  for (size_t part = 0; part < zt_n_parts(count, ZT_PART); part++) {
+    size_t at = part * ZT_PART, n = zt_part_end(part, ZT_PART, count) - at;
+    (t == ZT_BF16 ? update_bf16 : update_f16)(master + at, (const uint16_t *)x + at, n);
   }
   return ZT_OK;
 }

@@ -157,6 +157,42 @@ static void keeps_its_limits(void **state) {
   assert_null(host);
 }
 
+static void gives_settings(void **state) {
+  (void)state;
+  zt_settings settings = {0};
+  assert_int_equal(zt_settings_set(&settings, "zero-stage", "3"), ZT_OK);
+  assert_int_equal(zt_settings_set(&settings, "--page_size", "1KiB"), ZT_OK);
+  assert_int_equal(zt_settings_set(&settings, "no_overlap", NULL), ZT_OK);
+  assert_int_equal(zt_settings_set(&settings, "zero_stage", "-1"), ZT_INVALID);
+  assert_non_null(strstr(zt_message(), "'-1' is not an integer from 0 to 3"));
+  assert_int_equal(zt_settings_set(&settings, "zero_staeg", "1"), ZT_INVALID);
+  assert_non_null(strstr(zt_message(), "did you mean '--zero_stage'?"));
+  assert_int_equal(zt_settings_set(&settings, "hash", "1"), ZT_INVALID);
+  assert_int_equal(zt_settings_set(&settings, "zero_stage", NULL), ZT_INVALID);
+  zt_host *host = new_host(&(zt_host_options){.settings = &settings});
+  settings = (zt_settings){0}; /* it was copied */
+  expect_ok(host,
+            "local s = require('ztrain.core').settings()\n"
+            "assert(s.zero_stage == 3 and s.page_size == 1024 and s.overlap == false and s.hash == nil)");
+  zt_host_free(host);
+}
+
+static void runs_modules(void **state) {
+  (void)state;
+  char a[] = "a", b[] = "b", *args[] = {a, b};
+  zt_host *host = new_host(NULL);
+  expect_ok(host,
+            "package.preload.mine = function()\n"
+            "  return {main = function(argv) assert(#argv == 2 and argv[2] == 'b' and argv[0] == 'mine') end}\n"
+            "end");
+  assert_int_equal(zt_host_run_module(host, "mine", 2, args), ZT_OK);
+  assert_int_equal(zt_host_run_module(host, "mine", 0, NULL), ZT_INVALID);
+  assert_non_null(strstr(zt_message(), "assertion failed"));
+  assert_int_equal(zt_host_run_module(host, "yours", 0, NULL), ZT_INVALID);
+  assert_non_null(strstr(zt_message(), "module 'yours' not found"));
+  zt_host_free(host);
+}
+
 static void opens_in_any_interpreter(void **state) {
   (void)state;
   uint64_t before = live_blocks();
@@ -225,6 +261,7 @@ int main(void) {
       cmocka_unit_test(runs_and_goes_on),         cmocka_unit_test(passes_arguments),
       cmocka_unit_test(globals_are_declared),     cmocka_unit_test(only_text_is_loaded),
       cmocka_unit_test(keeps_tracebacks),         cmocka_unit_test(keeps_its_limits),
+      cmocka_unit_test(gives_settings),           cmocka_unit_test(runs_modules),
       cmocka_unit_test(opens_in_any_interpreter), cmocka_unit_test(survives_failing_allocations),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -237,6 +237,49 @@ static void binary_values(void **state) {
   }
   free_context(c);
 }
+
+/* What both cast to float32 by hand give; gradients reach both in their own dtypes. */
+static void check_mixed(zt_ctx *c, const binary_case *o, zt_dtype ta, zt_dtype tb) {
+  zt_tensor *a = random_tensor(c, ta, 1, 3, SHAPE(2, 3)), *b = random_tensor(c, tb, 1, 3, SHAPE(3)), *y, *z, *wa, *wb;
+  a->requires_grad = b->requires_grad = true;
+  expect_ok(o->op(c, &y, a, b));
+  expect_ok(zt_cast(c, &wa, a, ZT_F32));
+  expect_ok(zt_cast(c, &wb, b, ZT_F32));
+  expect_ok(o->op(c, &z, wa, wb));
+  assert_true(y->dtype == ZT_F32);
+  host hy = read_tensor(c, y), hz = read_tensor(c, z);
+  for (int64_t i = 0; i < hy.count; i++) assert_true(hy.v[i] == hz.v[i]);
+  zt_tensor *g = random_tensor(c, ZT_F32, 0.5, 1, SHAPE(2, 3));
+  expect_ok(zt_backward(c, y, g, 1));
+  assert_true(a->grad->dtype == ta && b->grad->dtype == tb);
+  zt_tensor *got[2] = {a->grad, b->grad};
+  a->grad = b->grad = NULL;
+  expect_ok(zt_backward(c, z, g, 1));
+  for (int k = 0; k < 2; k++) {
+    host h = read_tensor(c, got[k]), want = read_tensor(c, k ? b->grad : a->grad);
+    for (int64_t i = 0; i < h.count; i++) assert_true(h.v[i] == want.v[i]);
+  }
+  release_all((zt_tensor *[]){a, b, y, z, wa, wb, g, got[0], got[1]}, 9);
+}
+
+static void floats_of_two_dtypes_meet_in_float32(void **state) {
+  (void)state;
+  zt_ctx *c = new_context();
+  for (const binary_case *o = binary_cases; o < binary_cases + N_BINARY_CASES; o++) {
+    FOR_FLOATS(ta) FOR_FLOATS(tb) if (ta != tb && ta != ZT_F64 && tb != ZT_F64) check_mixed(c, o, ta, tb);
+  }
+  zt_tensor *x = random_tensor(c, ZT_F32, 1, 2, SHAPE(2)), *n = random_tensor(c, ZT_I64, 1, 9, SHAPE(2)), *y;
+  zt_tensor *h = random_tensor(c, ZT_BF16, 3, 4, SHAPE(2));
+  expect_ok(zt_compare_op(c, &y, x, h, ZT_COMPARE_LT));
+  assert_true(read_tensor(c, y).v[0] == 1);
+  zt_tensor_release(y);
+  assert_int_equal(zt_add(c, &y, x, n), ZT_DTYPE);
+  assert_non_null(strstr(zt_message(), "float32 (2) and int64 (2) have different dtypes"));
+  assert_int_equal(zt_compare_op(c, &y, n, h, ZT_COMPARE_LT), ZT_DTYPE);
+  release_all((zt_tensor *[]){x, n, h}, 3);
+  free_context(c);
+}
+
 static zt_status run_binary(const void *user, zt_ctx *c, zt_tensor *const in[], zt_tensor *out[]) {
   return ((const binary_case *)user)->op(c, &out[0], in[0], in[1]);
 }
@@ -1064,6 +1107,7 @@ int main(void) {
                                      cmocka_unit_test(powers),
                                      cmocka_unit_test(affine_of_integers),
                                      cmocka_unit_test(binary_values),
+                                     cmocka_unit_test(floats_of_two_dtypes_meet_in_float32),
                                      cmocka_unit_test(binary_gradients),
                                      cmocka_unit_test(an_operand_with_itself),
                                      cmocka_unit_test(binary_errors),

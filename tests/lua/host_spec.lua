@@ -1,7 +1,10 @@
 -- The program ztrain: options, arguments, exit codes and what stands on the error output.
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
+local support = require "support"
 local ztrain = assert(os.getenv "ZTRAIN", "ZTRAIN names the program")
 
 local folder
+local read, shell = support.read, support.shell
 
 local function write(name, text)
   local path = folder .. "/" .. name
@@ -9,19 +12,6 @@ local function write(name, text)
   file:write(text)
   file:close()
   return path
-end
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("a")
-  file:close()
-  return text
-end
-
--- Runs a shell command; gives the exit status, standard output and error output.
-local function shell(command)
-  local _, kind, status = os.execute(("{ %s ; } >%s/out 2>%s/err </dev/null"):format(command, folder, folder))
-  return kind == "signal" and 128 + status or status, read(folder .. "/out"), read(folder .. "/err")
 end
 
 local function run(arguments) return shell(ztrain .. " " .. arguments) end
@@ -33,11 +23,9 @@ end
 
 describe("ztrain", function()
   setup(function()
-    folder = os.tmpname()
-    os.remove(folder)
-    assert(os.execute("mkdir " .. folder))
+    folder = support.folder()
   end)
-  teardown(function() os.execute("rm -r " .. folder) end)
+  teardown(support.clean)
 
   it("runs a recipe with its arguments", function()
     local status, out, err = recipe("#!/usr/bin/env ztrain\nprint(..., arg[1], #arg, arg[0])", "--lr 0.1")
@@ -71,8 +59,16 @@ describe("ztrain", function()
     local status, out = run("--help")
     assert.are.equal(0, status)
     assert.matches("^usage: ztrain ", out)
-    for _, option in ipairs {"--device ", "--device-memory ", "--debug ", "--help ", "--version "} do
-      assert.is_truthy(out:find(option, 1, true))
+    local options = "num_processes N,mixed_precision no|fp16|bf16,zero_stage 0..3,gradient_accumulation_steps N,"
+      .. "gradient_clipping NORM,accumulate sharded|local,page-size SIZE,resident-memory SIZE|none,no-overlap ,"
+      .. "hash ,collective-timeout SECONDS,cpu ,device NAME,device-memory SIZE,debug ,help ,version "
+    for option in options:gmatch "[^,]+" do
+      assert.is_truthy(out:find("  --" .. option, 1, true), option)
+    end
+    local guide = read "docs/guide.md"
+    for name in out:gmatch "\n  (%-%-%S+)" do
+      local common = name == "--help" or name == "--version"
+      assert.is_truthy(common or guide:match("|[^\n]*`" .. name:gsub("%p", "%%%0") .. "[ `]"), name)
     end
     status, out = run("--version")
     assert.are.equal(0, status)
@@ -90,6 +86,19 @@ describe("ztrain", function()
       ["--device-memory -1GiB x.lua"] = "'-1GiB' is not a size",
       ["--device-memory 5Gi x.lua"] = "'5Gi' is not a size",
       [""] = "a recipe is missing",
+      ["--zero_stge 1 x.lua"] = "unknown option '--zero_stge'; did you mean '--zero_stage'?",
+      ["--zero_stage 4 x.lua"] = "option '--zero_stage': '4' is not an integer from 0 to 3",
+      ["--zero-stage=1.5 x.lua"] = "option '--zero_stage': '1.5' is not an integer from 0 to 3",
+      ["-n 0 x.lua"] = "option '--num_processes': '0' is not an integer from 1 to 4096",
+      ["-n"] = "option '--num_processes' needs a value: N",
+      ["--gradient_clipping nan x.lua"] = "option '--gradient_clipping': 'nan' is not a number from 0 on",
+      ["--gradient_accumulation_steps 0 x.lua"] = "gradient_accumulation_steps': '0' is not an integer from 1",
+      ["--mixed_precision bf61 x.lua"] = "'bf61' is not one of no, fp16, bf16; did you mean 'bf16'?",
+      ["--accumulate x x.lua"] = "option '--accumulate': 'x' is not one of sharded, local; see",
+      ["--resident-memory some x.lua"] = "'some' is not a size such as 24GiB, or none",
+      ["--page-size 0 x.lua"] = "option '--page-size': '0' is not a size such as 24GiB",
+      ["--collective-timeout 0 x.lua"] = "option '--collective-timeout': '0' is not a number from 0.001 on",
+      ["--cpu --device cuda x.lua"] = "option '--cpu' and option '--device cuda' exclude each other",
     } do
       local status, out, err = run(arguments)
       assert.are.same({2, ""}, {status, out})
@@ -102,6 +111,43 @@ describe("ztrain", function()
     status, _, err = recipe("", "", "--device abacus")
     assert.are.equal(1, status)
     assert.matches("abacus.*cpu", err)
+  end)
+
+  it("gives the options to the recipe as typed values", function()
+    local text = [[
+      for name, value in pairs(require "ztrain.core".settings()) do
+        print(name .. "=" .. tostring(value) .. " " .. (math.type(value) or type(value)))
+      end]]
+    local function settings(options)
+      local status, out, err = recipe(text, "", options)
+      assert.are.same({0, ""}, {status, err})
+      local list = {}
+      for line in out:gmatch "[^\n]+" do list[#list + 1] = line end
+      table.sort(list)
+      return list
+    end
+    assert.are.same({}, settings "--debug --cpu --device-memory 1GiB")
+    assert.are.same({
+      "accumulate=local string", "gradient_accumulation_steps=3 integer", "gradient_clipping=0.5 float",
+      "hash=true boolean", "mixed_precision=bf16 string", "num_processes=1 integer", "overlap=false boolean",
+      "page_size=1572864 integer", "resident_memory=2000000 integer", "zero_stage=0 integer",
+    }, settings("-n 1 --mixed-precision bf16 --zero_stage=0 --gradient-accumulation-steps 3 --gradient_clipping .5 "
+      .. "--hash --accumulate local --page-size 1.5MiB --resident_memory 2MB --no-overlap"))
+    assert.are.same({"resident_memory=0 integer"}, settings "--resident-memory 1GiB --resident-memory none")
+  end)
+
+  it("calls what was registered for the end, in order, where it is a good one", function()
+    local text = [[
+      local core = require "ztrain.core"
+      core.at_end(function() print "first" core.at_end(function() print "third" end) end)
+      local how = ...
+      core.at_end(function() print "second" error(how, 0) end)
+      print "script"
+      if how == "fail" then error "x" end]]
+    local status, out, err = recipe(text, "boom")
+    assert.are.same({1, "script\nfirst\nsecond\n", "ztrain: boom\n"}, {status, out, err})
+    status, out = recipe(text, "fail")
+    assert.are.same({1, "script\n"}, {status, out})
   end)
 
   it("keeps the device's memory within the budget", function()

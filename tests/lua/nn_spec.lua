@@ -334,6 +334,17 @@ describe("layers of several dtypes", function()
     assert.equal("bfloat16", attn(zt.randn(2, 3, 8), zt.randn(2, 4, 8)):dtype())
   end)
 
+  it("a module of one's own may add and multiply what they give", function()
+    local Residual = nn.class "Residual"
+    function Residual:init()
+      self.norm, self.fc, self.scale = nn.LayerNorm(6), nn.Linear(6, 6), nn.Parameter(zt.ones(6))
+    end
+    function Residual:forward(x) return x + self.fc(self.norm(x)) * self.scale end
+    check(Residual, "bfloat16", zt.randn(3, 6), "float32")
+    check(Residual, "bfloat16", zt.randn(3, 6):to "bfloat16", "bfloat16")
+    check(Residual, "bfloat16", zt.randn(3, 6):to "bfloat16", "float32", "fc")
+  end)
+
   it("refuses what is no float tensor, as ever", function()
     local ids = zt.tensor({{1, 2}}, {dtype = "int64"})
     for _, layer in ipairs {nn.Linear(2, 2), nn.Conv1D(2, 2), nn.LayerNorm(2)} do

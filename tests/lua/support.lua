@@ -55,6 +55,14 @@ function M.read(path)
   return text
 end
 
+---Runs a shell command; gives the exit status (128 + signal), standard output, error output, and the seconds it took.
+function M.shell(command)
+  local folder, start = M.folder(), zt.time()
+  local _, kind, status = os.execute(("{ %s ; } >%s/out 2>%s/err </dev/null"):format(command, folder, folder))
+  local seconds = zt.time() - start
+  return kind == "signal" and 128 + status or status, M.read(folder .. "/out"), M.read(folder .. "/err"), seconds
+end
+
 M.long = os.getenv "ZT_TEST_LONG" ~= nil -- ./dev test full
 
 ---Runs a script of tests/ranks (or a path) on n ranks, as a user starts them. Returns whether it ended well, what it

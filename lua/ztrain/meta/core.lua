@@ -173,10 +173,16 @@ function core.peak_rss() end
 function core.with_kind(kind, fn, ...) end
 ---seconds, monotonic
 function core.time() end
+---What was given on the command line of the program, or by an embedder; what was not is absent (internal).
+---@return {num_processes: integer?, mixed_precision: string?, zero_stage: integer?, gradient_accumulation_steps: integer?, gradient_clipping: number?, accumulate: string?, page_size: integer?, resident_memory: integer?, overlap: boolean?, hash: boolean?} sizes in bytes; resident_memory 0: no limit
+function core.settings() end
+---The program (or zt_host) calls fn when the script has ended well; several in the order in which they came (internal).
+---@param fn fun()
+function core.at_end(fn) end
 ---whether a stop was asked for by SIGINT or SIGTERM: the signal's number or nil. 'defer' true: from now on a signal only
 ---sets this (a training loop looks); false: it raises at once @return integer?
 function core.stop_signal(defer) end
----takes over a signal that another rank got @param signal integer
+---takes over a signal that another rank got; all ranks end for it @param signal integer
 function core.note_stop(signal) end
 ---whether a file is a terminal: "stdout" or "stderr"; and its width in columns
 function core.is_terminal(name) end
@@ -259,7 +265,7 @@ function core.touch(t) end
 
 ---the newest complete checkpoint of a folder, of those named step_N and epoch_N @return string path
 function core.checkpoint_latest(folder) end
----removes the oldest complete checkpoints but for `keep`, and unfinished ones
+---removes the oldest complete checkpoints but for `keep`, and what died unfinished
 function core.checkpoint_prune(folder, keep) end
 ---@return Checkpoint
 function core.checkpoint_open(path) end
@@ -270,6 +276,8 @@ local Checkpoint = {}
 function Checkpoint:json() end
 ---@return string[]
 function Checkpoint:names() end
+---@return dtype dtype, integer[] shape
+function Checkpoint:info(name) end
 ---@return Tensor
 function Checkpoint:read(name) end
 ---reads all of it, and raises where something is damaged

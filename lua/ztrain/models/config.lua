@@ -71,12 +71,13 @@ function M.with_nulls(config, defaults)
   return out
 end
 
----Writes config.json and generation_config.json.
+---Writes config.json, and generation_config.json where there is one.
 ---@param folder string
 ---@param config table
----@param generation_config table
+---@param generation_config? table
 function M.save(folder, config, generation_config)
   core.write_file(folder .. "/config.json", core.json_encode(config, {indent = 2, empty_array = false}) .. "\n")
+  if not generation_config then return end
   core.write_file(folder .. "/generation_config.json", core.json_encode(generation_config, {indent = 2}) .. "\n")
 end
 
