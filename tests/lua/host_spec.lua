@@ -207,6 +207,22 @@ describe("ztrain", function()
     end
   end)
 
+  it("takes signals while it multiplies", function()
+    write("multiply.lua", [[
+      local core = require "ztrain.core"
+      core.stop_signal(true)
+      local a, b, n = core.randn(512, 512), core.randn(512, 512), 0
+      local want = a:matmul(b):hash()
+      while not core.stop_signal() do
+        core.scope("product", function() assert(a:matmul(b):hash() == want) end)
+        n = n + 1
+      end
+      assert(n > 10)]])
+    local send = "for i in $(seq 300); do kill -URG $!; sleep 0.002; done; kill -TERM $!; wait $!"
+    local status, _, err = shell(("%s %s/multiply.lua & sleep 0.3; %s"):format(ztrain, folder, send))
+    assert.are.same({143, "ztrain: stopped by signal 15\n"}, {status, err})
+  end)
+
   it("leaves an ignored SIGINT ignored", function()
     write("once.lua", "local n = 0\nfor i = 1, 5e7 do n = n + i end\nprint('done')")
     local status, out = shell(("%s %s/once.lua & sleep 0.1; kill -INT $!; wait $!"):format(ztrain, folder))
