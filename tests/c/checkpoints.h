@@ -96,7 +96,8 @@ static inline zt_status save_part(zt_world *w, const save *s) {
     items[i].begin = cut_at(s->t, i, rank, size, s->cuts);
     items[i].count = cut_at(s->t, i, rank + 1, size, s->cuts) - items[i].begin;
     if (i % 2 || s->source) continue;
-    items[i].data = data[i] = malloc((size_t)items[i].count * zt_dtype_nbytes(items[i].dtype) + 1);
+    items[i].data = data[i] =
+        calloc((size_t)items[i].count + 64, zt_dtype_nbytes(items[i].dtype)); /* 'change' may take more */
     expected_bytes(s->t, s->version, i, items[i].begin, items[i].count, data[i]);
   }
   if (s->change) s->change(items, rank);
