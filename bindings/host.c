@@ -201,6 +201,7 @@ static int exit_rank(lua_State *L) {
     zt_world_fail(w, text, status);
   }
   if (zt_ctx_queue(state->ctx, &queue) == ZT_OK) zt_queue_drain(queue);
+  zt_signals_watch(NULL); /* Lua's exit may close the state, and nobody shall interrupt it then */
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
   lua_call(L, lua_gettop(L) - 1, 0);

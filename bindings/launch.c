@@ -33,6 +33,7 @@ typedef struct launch {
   int status;
   double ending; /* when the first rank failed, or it was ended by a second signal; 0: not yet */
   int n_signals; /* passed on */
+  int sent;      /* the last signal that all ranks got from us; 0: none */
   bool asked, killed;
 } launch;
 
@@ -201,15 +202,16 @@ static zt_status start(launch *l, char *argv[]) {
 
 /* --- the end of ranks */
 
-static void signal_all(const launch *l, int signal, bool groups) {
+static void signal_all(launch *l, int signal, bool groups) {
   for (int rank = 0; rank < l->n; rank++)
     if (l->pids[rank]) kill(groups ? -l->pids[rank] : l->pids[rank], signal);
+  l->sent = signal;
 }
 
-/* One that we had to kill says nothing about why all end. */
+/* One that ends by a signal of ours says nothing about why all end. */
 static void note_failure(launch *l, int rank, int signal, int status) {
   char text[80];
-  if (signal && !l->killed) {
+  if (signal && signal != l->sent) {
     snprintf(text, sizeof text, "rank %d/%d was killed by signal %d", rank, l->n, signal);
     zt_say(text, NULL);
   }

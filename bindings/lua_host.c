@@ -58,7 +58,12 @@ void zt_lua_forget_at_end(lua_State *L) {
 void zt_lua_run_at_end(lua_State *L) {
   int top = lua_gettop(L);
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &at_end_key) == LUA_TTABLE)
-    for (lua_Integer i = 1; lua_rawgeti(L, -1, i) != LUA_TNIL; i++) lua_call(L, 0, 0);
+    for (lua_Integer i = 1; lua_rawgeti(L, -1, i) != LUA_TNIL; i++) {
+      lua_pushcfunction(L, zt_scope_run);
+      lua_pushliteral(L, "end");
+      lua_rotate(L, -3, 2);
+      lua_call(L, 2, 0);
+    }
   lua_settop(L, top);
 }
 

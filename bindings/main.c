@@ -217,6 +217,7 @@ static int run_host(const zt_program *p, const char *module) {
 
 /* A command that is written in Lua. */
 static int run_library(zt_program *p) {
+  if (p->settings.num_processes.given) return usage_error("a command starts no ranks (-n)");
   char module[80];
   snprintf(module, sizeof module, "ztrain.commands.%s", p->rest[0]);
   return run_host(p, module);

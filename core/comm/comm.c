@@ -33,7 +33,9 @@ zt_status zt_plane_find(const zt_world_options *o, const zt_plane_ops **out) {
 static void ask_where(const zt_world *w, char where[96]) {
   bool mine = w->where && pthread_equal(w->where_thread, pthread_self());
   const char *text = mine ? w->where(w->where_user) : NULL;
-  snprintf(where, 96, "%s", text ? text : "");
+  size_t length = text ? strlen(text) : 0;
+  bool cut = length > 95; /* of a long path the end is what tells */
+  snprintf(where, 96, "%s%s", cut ? "..." : "", !text ? "" : cut ? text + length - 92 : text);
 }
 
 zt_label zt_label_here(const zt_world *w, const char *what, int64_t id, const char *name) {

@@ -277,7 +277,7 @@ end
 function Accelerator:load_state(folder)
   if folder == "latest" then
     if not self.project_dir then util.raise("load_state: 'latest' needs a project_dir") end
-    folder = core.checkpoint_latest(self.project_dir)
+    folder = core.broadcast_string(self.is_main_process and core.checkpoint_latest(self.project_dir) or nil, 0)
   end
   local state = self.training:load(folder)
   for _, what in ipairs {"loaders", "schedules"} do

@@ -14,21 +14,24 @@
                      (unsigned long long)scratch_seed());                              \
   } while (0)
 
-/* Byte i of what rank 'from' has for rank 'to' (or for all) in a collective: every rank can tell everybody's. */
+/* Bytes that rank 'from' has for rank 'to' (or for all) in a collective, eight at a time: every rank can tell everybody's. */
+static uint64_t first_bytes(uint64_t collective, int from, int to) {
+  return zt_rng_mix(zt_rng_mix(scratch_seed(), collective), (uint64_t)(from * 100 + to));
+}
+static uint64_t next_bytes(uint64_t bytes) { return bytes * 6364136223846793005u + 1442695040888963407u; }
+
 static void fill(unsigned char *data, size_t nbytes, uint64_t collective, int from, int to) {
-  uint64_t key = zt_rng_mix(zt_rng_mix(scratch_seed(), collective), (uint64_t)(from * 100 + to));
-  for (size_t i = 0; i < nbytes; i++) {
-    if (i % 8 == 0) key = key * 6364136223846793005u + 1442695040888963407u;
-    data[i] = (unsigned char)(key >> (8 * (i % 8)));
-  }
+  uint64_t bytes = first_bytes(collective, from, to);
+  for (; nbytes >= sizeof bytes; nbytes -= sizeof bytes, data += sizeof bytes, bytes = next_bytes(bytes))
+    memcpy(data, &bytes, sizeof bytes);
+  memcpy(data, &bytes, nbytes);
 }
 
 static bool is_filled(const unsigned char *data, size_t nbytes, uint64_t collective, int from, int to) {
-  unsigned char *expected = malloc(nbytes + 1);
-  fill(expected, nbytes, collective, from, to);
-  bool same = memcmp(data, expected, nbytes) == 0;
-  free(expected);
-  return same;
+  uint64_t bytes = first_bytes(collective, from, to);
+  for (; nbytes >= sizeof bytes; nbytes -= sizeof bytes, data += sizeof bytes, bytes = next_bytes(bytes))
+    if (memcmp(data, &bytes, sizeof bytes) != 0) return false;
+  return memcmp(data, &bytes, nbytes) == 0;
 }
 
 /* --- bytes */
@@ -83,7 +86,7 @@ static zt_status odd_sizes(zt_world *w, int rank) {
 
 /* Many collectives in a row, in an order that all know, with ranks that are late now and then. */
 static zt_status stress(zt_world *w, int rank) {
-  for (uint64_t n = 0; n < 1500; n++) {
+  for (uint64_t n = 0; n < 800; n++) {
     uint64_t draw = zt_rng_mix(scratch_seed(), n), own = zt_rng_mix(draw, (uint64_t)rank);
     size_t nbytes = draw / 4 % 97 == 0 ? draw % 3000000 : draw % 3000;
     if (own % 100 == 0) crew_sleep(1e-3);
@@ -207,6 +210,12 @@ static zt_status stats(zt_world *w, int rank) {
   zt_world_set_where(w, here, "recipe.lua:1");
   zt_label label = zt_label_here(w, "parameters of page", 3, "h.1");
   CHECK(strcmp(label.where, "recipe.lua:1") == 0 && label.id == 3);
+  char path[128] = "";
+  memset(path, 'a', 110);
+  strcat(path, ".lua:7");
+  zt_world_set_where(w, here, path);
+  CHECK(strcmp(zt_label_here(w, NULL, -1, NULL).where + 83, "aaaaaa.lua:7") == 0);
+  zt_world_set_where(w, NULL, NULL);
   ZT_TRY(zt_all_gather(w, &label, data, 100));
   CHECK(zt_comm_get_stats(w).nbytes_sent == (uint64_t)(100 * others));
   ZT_TRY(zt_all_to_all(w, &label, data, data + 800, 50));

@@ -66,13 +66,14 @@ end
 M.long = os.getenv "ZT_TEST_LONG" ~= nil -- ./dev test full
 
 ---Runs a script of tests/ranks (or a path) on n ranks, as a user starts them. Returns whether it ended well, what it
----printed on both streams, and the seconds it took.
+---printed on both streams, the seconds it took, and its exit status.
 function M.run(n, script, ...)
   local path = script:match("/") and script or ("%sranks/%s.lua"):format(M.tests, script)
   local started = zt.time()
   local pipe = io.popen(("%s -n %d %s %s 2>&1"):format(os.getenv "ZTRAIN", n, path, table.concat({...}, " ")))
   local text = pipe:read "a"
-  return pipe:close() == true, text, zt.time() - started
+  local ok, _, status = pipe:close()
+  return ok == true, text, zt.time() - started, status
 end
 
 ---The lines of JSON that M.run's script printed; raises with its text where it failed.

@@ -179,6 +179,53 @@ function M.shapes_and_writes() -- D58
   check(math.abs(w[3][4]:item() - (row[4] - 0.5)) < 0.01, "the step is not taken from what was written")
 end
 
+-- Frozen, prepared, saved; then all trainable, prepared and loaded: the weights are those that were saved.
+function M.frozen_then_unfrozen() -- D38
+  local folder = core.broadcast_string(rank == 0 and os.tmpname() or nil, 0)
+  local function prepare(frozen)
+    zt.seed(frozen and 1 or 2)
+    local model = small.model()
+    for name, p in model:named_parameters() do p:requires_grad_(not (frozen and name:match "wte")) end
+    local trained = {}
+    for _, p in ipairs(model:parameters()) do
+      if p:requires_grad() then trained[#trained + 1] = p end
+    end
+    local acc = zt.accelerator {zero_stage = 3}
+    local train = zt.data.loader(small.data(48), {batch_size = 12 // size})
+    local opt = zt.optim.adamw(trained, {lr = 1e-2})
+    acc:prepare(model, opt, train)
+    return {acc = acc, model = model, opt = opt, train = train, sched = {step = function() end}}
+  end
+  local run = prepare(true)
+  small.train(run, 2)
+  run.acc:save_state(folder .. ".state")
+  local saved = hash(run)
+  run.acc:free_memory()
+  run = prepare(false)
+  run.acc:load_state(folder .. ".state")
+  check(hash(run) == saved, "the weights are not those that were saved")
+  small.train(run, 4)
+  if rank == 0 then os.execute(("rm -rf %s %s.state"):format(folder, folder)) end
+end
+
+function M.cheap_save() -- D43, D44
+  local folder = core.broadcast_string(rank == 0 and os.tmpname() or nil, 0)
+  local run = small.prepare({zero_stage = 3, mixed_precision = "bf16"}, {rows = 12 // size})
+  small.train(run, 2)
+  zt.reset_peak_memory()
+  local before, used = core.comm_stats(), zt.memory().used
+  run.acc:save_state(folder .. ".state")
+  local after = core.comm_stats()
+  local n = 0
+  for _, kind in ipairs {"n_all_gather", "n_all_to_all", "n_broadcast", "n_barrier"} do
+    n = n + after[kind] - before[kind]
+  end
+  check(n <= 3, n, "collectives")
+  check(zt.memory().peak == used, "the device's memory grew by", zt.memory().peak - used)
+  core.barrier "saved"
+  if rank == 0 then os.execute(("rm -rf %s %s.state"):format(folder, folder)) end
+end
+
 function M.made_and_freed() -- D63
   local function once(stage)
     local run = small.prepare({zero_stage = stage, mixed_precision = "bf16"}, {rows = 12 // size})

@@ -9,7 +9,8 @@ local run = small.prepare({
   project_dir = folder, zero_stage = stage, mixed_precision = "bf16", gradient_accumulation_steps = 2,
   checkpoints_total_limit = 2,
 }, {rows = 12 // core.world_size()})
-if pcall(core.checkpoint_latest, folder) then run.acc:load_state "latest" end
+local found = core.rank() == 0 and pcall(core.checkpoint_latest, folder)
+if core.broadcast_string(core.rank() == 0 and tostring(found) or nil, 0) == "true" then run.acc:load_state "latest" end
 local first = run.acc.step
 small.train(run, steps, function() run.acc:save_state() end)
 local hash = run.acc.training:hash()
