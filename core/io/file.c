@@ -46,8 +46,7 @@ static zt_status read_fully(const char *path, int fd, char *data, size_t nbytes,
     ssize_t n = pread(fd, data + done, nbytes - done, (off_t)(at + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_read(path);
-    if (n == 0)
-      return zt_fail(ZT_IO, "cannot read '%s': it ends after %zu of %zu bytes", path, at + done, at + nbytes);
+    if (n == 0) return zt_fail(ZT_IO, "cannot read '%s': it ends after %zu of %zu bytes", path, at + done, at + nbytes);
     done += (size_t)n;
   }
   return ZT_OK;

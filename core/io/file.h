@@ -45,7 +45,7 @@ ZT_API zt_status zt_folder_lock(const char *path, int *lock);
 ZT_API void zt_folder_unlock(int lock);
 
 ZT_API zt_status zt_folder_sync(const char *path); /* what was renamed in the folder in which 'path' lies is on disk */
-ZT_API zt_status zt_make_dirs(const char *path); /* as mkdir -p */
-ZT_API bool zt_file_exists(const char *path);    /* a file or folder that can be seen from here */
+ZT_API zt_status zt_make_dirs(const char *path);   /* as mkdir -p */
+ZT_API bool zt_file_exists(const char *path);      /* a file or folder that can be seen from here */
 
 #endif

@@ -52,10 +52,8 @@ typedef struct saving {
   /* this rank's file */
   piece *pieces; /* owned */
   size_t n_pieces;
-  uint64_t *checksums; /* owned; of each block */
   int64_t nbytes;
-  /* what all ranks have written: 'stride' bytes for each, a verdict, pieces, checksums */
-  char *reports; /* owned */
+  char *reports; /* owned; of all ranks, 'stride' bytes for each */
   size_t stride;
 } saving;
 
@@ -128,8 +126,7 @@ static zt_status lay_out(saving *s) {
         s->nbytes > INT64_MAX / 2)
       return zt_fail(ZT_INVALID, "there are more bytes than a file can have");
   }
-  s->checksums = zt_malloc(zt_checkpoint_blocks(s->nbytes) * sizeof *s->checksums);
-  return s->checksums ? ZT_OK : ZT_NOMEM;
+  return ZT_OK;
 }
 
 static uint64_t hash_of_tensors(const saving *s) {
@@ -144,9 +141,7 @@ static uint64_t hash_of_tensors(const saving *s) {
 
 /* --- rank 0 makes the unfinished folder */
 
-static void set_temp(saving *s) {
-  snprintf(s->temp, strlen(s->temp) + 1, "%s.tmp.%016" PRIx64, s->path, s->number);
-}
+static void set_temp(saving *s) { snprintf(s->temp, strlen(s->temp) + 1, "%s.tmp.%016" PRIx64, s->path, s->number); }
 
 static zt_status find_step(saving *s) {
   json_t *json;
@@ -209,8 +204,7 @@ static zt_status compare_openings(const saving *s) {
   for (int r = 1; r < s->size; r++) {
     const opening *a = &s->openings[0], *b = &s->openings[r];
     if (a->paths != b->paths) return zt_fail(ZT_INVALID, "rank %d/%d saves to another path than rank 0", r, s->size);
-    if (a->tensors != b->tensors)
-      return zt_fail(ZT_INVALID, "rank %d/%d lists other tensors than rank 0", r, s->size);
+    if (a->tensors != b->tensors) return zt_fail(ZT_INVALID, "rank %d/%d lists other tensors than rank 0", r, s->size);
   }
   return ZT_OK;
 }
@@ -218,7 +212,10 @@ static zt_status compare_openings(const saving *s) {
 static zt_status open_together(saving *s) {
   zt_label label = label_of(s);
   zt_status st = prepare(s);
-  s->openings[s->rank] = (opening){.v = verdict_of(st), .number = s->number, .n_pieces = s->n_pieces, .nbytes = s->nbytes,
+  s->openings[s->rank] = (opening){.v = verdict_of(st),
+                                   .number = s->number,
+                                   .n_pieces = s->n_pieces,
+                                   .nbytes = s->nbytes,
                                    .paths = zt_hash_bytes(0, s->path, strlen(s->path))};
   if (st == ZT_OK) s->openings[s->rank].tensors = hash_of_tensors(s);
   ZT_TRY(zt_all_gather(s->world, &label, s->openings, sizeof *s->openings));
@@ -228,7 +225,7 @@ static zt_status open_together(saving *s) {
   return ZT_OK;
 }
 
-/* --- writing the data: bytes go through a block, which gets its checksum as it is written */
+/* --- writing: bytes go through a block, which gets its checksum as it is written */
 
 typedef struct stream {
   zt_writer *file;
@@ -291,13 +288,23 @@ static zt_status write_items(const saving *s, stream *f) {
   return st;
 }
 
+/* --- what each rank reports: a verdict, its pieces, its blocks' checksums */
+
+static verdict *verdict_at(const saving *s, int rank) { return (verdict *)(s->reports + (size_t)rank * s->stride); }
+static piece *pieces_of(const saving *s, int rank) { return (piece *)(verdict_at(s, rank) + 1); }
+static uint64_t *checksums_of(const saving *s, int rank) {
+  return (uint64_t *)(pieces_of(s, rank) + s->openings[rank].n_pieces);
+}
+
+/* --- this rank's file */
+
 static void data_name(const saving *s, int rank, char name[64]) {
   snprintf(name, 64, "rank-%d.%016" PRIx64 ".bin", rank, s->number);
 }
 
 static zt_status write_data(const saving *s) {
   char name[64];
-  stream f = {.checksums = s->checksums};
+  stream f = {.checksums = checksums_of(s, s->rank)};
   data_name(s, s->rank, name);
   char *path = zt_checkpoint_path(s->temp, name);
   ZT_CHECK_ALLOC(path);
@@ -312,12 +319,6 @@ static zt_status write_data(const saving *s) {
 
 /* --- the second collective */
 
-static verdict *verdict_at(const saving *s, int rank) { return (verdict *)(s->reports + (size_t)rank * s->stride); }
-static piece *pieces_of(const saving *s, int rank) { return (piece *)(verdict_at(s, rank) + 1); }
-static uint64_t *checksums_of(const saving *s, int rank) {
-  return (uint64_t *)(pieces_of(s, rank) + s->openings[rank].n_pieces);
-}
-
 static zt_status report_together(saving *s) {
   for (int r = 0; r < s->size; r++) {
     size_t n = sizeof(verdict) + s->openings[r].n_pieces * sizeof(piece) +
@@ -326,10 +327,8 @@ static zt_status report_together(saving *s) {
   }
   s->reports = zt_calloc((size_t)s->size, s->stride);
   ZT_CHECK_ALLOC(s->reports);
-  zt_status st = write_data(s);
-  *verdict_at(s, s->rank) = verdict_of(st);
-  memcpy(pieces_of(s, s->rank), s->pieces, s->n_pieces * sizeof(piece));
-  if (st == ZT_OK) memcpy(checksums_of(s, s->rank), s->checksums, zt_checkpoint_blocks(s->nbytes) * sizeof(uint64_t));
+  for (size_t k = 0; k < s->n_pieces; k++) pieces_of(s, s->rank)[k] = s->pieces[k];
+  *verdict_at(s, s->rank) = verdict_of(write_data(s));
   zt_label label = label_of(s);
   ZT_TRY(zt_all_gather(s->world, &label, s->reports, s->stride));
   for (int r = 0; r < s->size; r++) ZT_TRY(fail_as(s, r, verdict_at(s, r)));
@@ -515,7 +514,6 @@ static void end_saving(saving *s, zt_status st) {
   zt_free(s->temp);
   zt_free(s->openings);
   zt_free(s->pieces);
-  zt_free(s->checksums);
   zt_free(s->reports);
 }
 

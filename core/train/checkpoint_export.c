@@ -11,7 +11,8 @@ typedef struct export {
   const zt_checkpoint_item **from; /* owned; as is 'items' */
   zt_safetensors_item *items;
   size_t count;
-} export;
+}
+export;
 
 /* --- from one float dtype to another, as the casts of kernels do: those of 16 bits by way of float32 */
 

@@ -114,7 +114,8 @@ static const char *name_in_block(const zt_checkpoint *ck, size_t number_of_file,
   for (size_t i = 0; i < ck->n_items; i++) {
     int64_t each = (int64_t)zt_dtype_nbytes(ck->items[i].dtype);
     for (const piece *p = ck->pieces + ck->first[i]; p < ck->pieces + ck->first[i + 1]; p++)
-      if (p->where == number_of_file && p->offset < end && p->offset + p->count * each > begin) return ck->items[i].name;
+      if (p->where == number_of_file && p->offset < end && p->offset + p->count * each > begin)
+        return ck->items[i].name;
   }
   return NULL;
 }

@@ -276,10 +276,10 @@ local function describe_model(self)
   if #self.models ~= 1 or not model.export_config then return nil end
   local tensors = {}
   for name, p in model:named_parameters() do
-    tensors[#tensors + 1] = {name = "model." .. self.names[p], as = name, dtype = p:dtype()}
+    tensors[#tensors + 1] = {name = "model." .. self.names[p], as = name}
   end
-  for name, buffer in model:named_buffers() do
-    tensors[#tensors + 1] = {name = "buffer." .. name, as = name, dtype = buffer:dtype()}
+  for name in model:named_buffers() do
+    tensors[#tensors + 1] = {name = "buffer." .. name, as = name}
   end
   local config, generation_config = model:export_config "float32"
   return {config = config, generation_config = generation_config, tensors = tensors}

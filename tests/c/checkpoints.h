@@ -43,7 +43,8 @@ static inline int64_t elements_of(const zt_checkpoint_item *t) {
 }
 
 /* Elements [begin, begin + count) of tensor i in version 'version' of the training. */
-static inline void expected_bytes(const tensors *t, uint64_t version, size_t i, int64_t begin, int64_t count, void *out) {
+static inline void expected_bytes(const tensors *t, uint64_t version, size_t i, int64_t begin, int64_t count,
+                                  void *out) {
   size_t each = zt_dtype_nbytes(t->list[i].dtype);
   unsigned char *bytes = out;
   for (int64_t k = 0; k < count; k++) {
@@ -56,7 +57,8 @@ static inline void expected_bytes(const tensors *t, uint64_t version, size_t i, 
 static inline int64_t cut_at(const tensors *t, size_t i, int rank, int size, uint64_t cuts) {
   int64_t total = elements_of(&t->list[i]), at[CREW_MAX + 1] = {0};
   if (cuts == 0) return total * rank / size;
-  for (int r = 1; r < size; r++) at[r] = (int64_t)(zt_rng_mix(zt_rng_mix(cuts, i), (uint64_t)r) % (uint64_t)(total + 1));
+  for (int r = 1; r < size; r++)
+    at[r] = (int64_t)(zt_rng_mix(zt_rng_mix(cuts, i), (uint64_t)r) % (uint64_t)(total + 1));
   at[size] = total;
   for (int a = 1; a < size; a++)
     for (int b = a + 1; b < size; b++)
@@ -94,12 +96,16 @@ static inline zt_status save_part(zt_world *w, const save *s) {
     items[i].begin = cut_at(s->t, i, rank, size, s->cuts);
     items[i].count = cut_at(s->t, i, rank + 1, size, s->cuts) - items[i].begin;
     if (i % 2 || s->source) continue;
-    items[i].data = data[i] = malloc((size_t)items[i].count * zt_dtype_nbytes(items[i].dtype) + 1);
+    items[i].data = data[i] =
+        calloc((size_t)items[i].count + 64, zt_dtype_nbytes(items[i].dtype)); /* 'change' may take more */
     expected_bytes(s->t, s->version, i, items[i].begin, items[i].count, data[i]);
   }
   if (s->change) s->change(items, rank);
   snprintf(json, sizeof json, "{\"step\": %llu}", (unsigned long long)s->version);
-  zt_status st = zt_checkpoint_save(w, s->path, items, s->t->count, rank > 0 ? NULL : s->json ? s->json : json,
+  zt_status st = zt_checkpoint_save(w, s->path, items, s->t->count,
+                                    rank > 0  ? NULL
+                                    : s->json ? s->json
+                                              : json,
                                     s->source ? s->source : give_expected, (void *)s);
   for (size_t i = 0; i < s->t->count; i++) free(data[i]);
   return st;

@@ -75,7 +75,8 @@ static void test_ranges(void **state) {
   }
   const zt_checkpoint_item *t = zt_checkpoint_find(ck, "three");
   char out[64];
-  int64_t wrong[][2] = {{-1, 1}, {0, -1}, {0, 4}, {3, 1}, {4, 0}, {INT64_MAX, 1}, {1, INT64_MAX}, {INT64_MAX, INT64_MAX}};
+  int64_t wrong[][2] = {{-1, 1}, {0, -1},        {0, 4},         {3, 1},
+                        {4, 0},  {INT64_MAX, 1}, {1, INT64_MAX}, {INT64_MAX, INT64_MAX}};
   for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
     assert_fails(zt_checkpoint_read(ck, t, wrong[k][0], wrong[k][1], out), ZT_INVALID,
                  "'%s': there are no %lld elements from %lld on in tensor 'three' of 3", path, (long long)wrong[k][1],
@@ -137,12 +138,14 @@ static void test_wrong_targets(void **state) {
   assert_int_equal(symlink("/tmp", link), 0);
   assert_int_equal(mkdir(home, 0700), 0);
   scratch_write("home/thesis", "years of work", 13);
-  assert_fails(save_version(&small_tensors, file, 1), ZT_IO, "cannot save the checkpoint '%s': '%s' is a file", file, file);
+  assert_fails(save_version(&small_tensors, file, 1), ZT_IO, "cannot save the checkpoint '%s': '%s' is a file", file,
+               file);
   assert_fails(save_version(&small_tensors, link, 1), ZT_IO, "cannot save the checkpoint '%s': '%s' is a symbolic link",
                link, link);
-  assert_fails(save_version(&small_tensors, home, 1), ZT_IO,
-               "cannot save the checkpoint '%s': '%s' is a folder of something else: it has 'thesis' and no manifest.json",
-               home, home);
+  assert_fails(
+      save_version(&small_tensors, home, 1), ZT_IO,
+      "cannot save the checkpoint '%s': '%s' is a folder of something else: it has 'thesis' and no manifest.json", home,
+      home);
   assert_fails(save_version(&small_tensors, scratch_path("file/x"), 1), ZT_IO,
                "cannot save the checkpoint '%s': cannot look at '%s': Not a directory", scratch_path("file/x"),
                scratch_path("file/x"));
@@ -223,7 +226,8 @@ static void assert_damaged(const char *name) {
     st = zt_checkpoint_verify(ck);
     zt_checkpoint_close(ck);
   }
-  if (st != ZT_FORMAT && st != ZT_IO) fail_msg("damage of '%s' was not found; ZT_TEST_SEED=%llu", name, (unsigned long long)scratch_seed());
+  if (st != ZT_FORMAT && st != ZT_IO)
+    fail_msg("damage of '%s' was not found; ZT_TEST_SEED=%llu", name, (unsigned long long)scratch_seed());
   if (!strstr(zt_message(), name)) fail_msg("'%s' does not name '%s'", zt_message(), name);
 }
 
@@ -318,7 +322,8 @@ static void test_lengths(void **state) {
   for (size_t n = 0; n <= whole + 1; n++) {
     assert_int_equal(truncate(data, (off_t)n), 0);
     if (n != whole)
-      assert_fails(zt_checkpoint_open(path, &ck), ZT_FORMAT, "'%s' is damaged: it has %zu bytes, not %zu", data, n, whole);
+      assert_fails(zt_checkpoint_open(path, &ck), ZT_FORMAT, "'%s' is damaged: it has %zu bytes, not %zu", data, n,
+                   whole);
   }
 }
 
@@ -420,7 +425,8 @@ static void test_strange_manifests(void **state) {
     edit_manifest(cases[k].from, cases[k].to);
     const char *hole = strstr(cases[k].message, "rank-0.NUMBER.bin");
     if (hole)
-      snprintf(name, sizeof name, "%.*s%.200s%.200s", (int)(hole - cases[k].message), cases[k].message, data, hole + 17);
+      snprintf(name, sizeof name, "%.*s%.200s%.200s", (int)(hole - cases[k].message), cases[k].message, data,
+               hole + 17);
     else
       snprintf(name, sizeof name, "%s", cases[k].message);
     assert_fails(zt_checkpoint_open(path, &ck), ZT_FORMAT, "'%s': %s", manifest_path(), name);
@@ -552,7 +558,8 @@ static void test_prune(void **state) {
 static void test_prune_of_unfinished(void **state) {
   (void)state;
   const char *name = "step_7.tmp.0123456789abcdef";
-  const char *const others[] = {"step_7.tmp.0123456789abcde", "step_7.tmp.0123456789abcdeX", "ck.tmp.0123456789abcdef", NULL};
+  const char *const others[] = {"step_7.tmp.0123456789abcde", "step_7.tmp.0123456789abcdeX", "ck.tmp.0123456789abcdef",
+                                NULL};
   for (int i = 0; others[i]; i++) assert_int_equal(mkdir(scratch_path(others[i]), 0700), 0);
   assert_int_equal(mkdir(scratch_path(name), 0700), 0);
   scratch_write("step_7.tmp.0123456789abcdef/rank-0.0123456789abcdef.bin.tmp.123", "", 0);

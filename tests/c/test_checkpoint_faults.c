@@ -135,7 +135,8 @@ static zt_status fail_at_third(void *user, size_t i, int64_t begin, int64_t coun
 static zt_status fail_source(zt_world *w, int rank) {
   save s = {.t = &small_tensors, .path = path, .version = 2, .source = rank == 1 ? fail_at_third : give_expected};
   char expected[1024];
-  snprintf(expected, sizeof expected, "cannot save the checkpoint '%s': rank 1/3: tensor 'c': the device is on fire", path);
+  snprintf(expected, sizeof expected, "cannot save the checkpoint '%s': rank 1/3: tensor 'c': the device is on fire",
+           path);
   for (int n = 0; n < 2; n++) {
     uint64_t before = collectives(w);
     zt_status st = save_part(w, &s);
@@ -179,7 +180,9 @@ static zt_status change_something(zt_world *w, int rank) {
 static void overlap(zt_checkpoint_item *items, int rank) { items[0].count += rank == 0; }
 static void leave_hole(zt_checkpoint_item *items, int rank) { items[0].count -= rank == 1; }
 static void leave_end(zt_checkpoint_item *items, int rank) { items[0].count -= rank == 2; }
-static void leave_begin(zt_checkpoint_item *items, int rank) { items[0].begin += rank == 0, items[0].count -= rank == 0; }
+static void leave_begin(zt_checkpoint_item *items, int rank) {
+  items[0].begin += rank == 0, items[0].count -= rank == 0;
+}
 static void take_twice(zt_checkpoint_item *items, int rank) {
   if (rank == 2) items[0].begin = items[1].begin = 0, items[0].count = 15, items[1].count = 3;
 }
@@ -222,7 +225,8 @@ static void test_parts_that_do_not_fit(void **state) {
 static zt_status another_path(zt_world *w, int rank) {
   const char *own = rank == 1 ? scratch_path("elsewhere") : path;
   char expected[1024];
-  snprintf(expected, sizeof expected, "cannot save the checkpoint '%s': rank 1/2 saves to another path than rank 0", own);
+  snprintf(expected, sizeof expected, "cannot save the checkpoint '%s': rank 1/2 saves to another path than rank 0",
+           own);
   zt_status st = save_part(w, &(save){.t = &small_tensors, .path = own, .version = 2});
   CHECK(st == ZT_INVALID && strcmp(zt_message(), expected) == 0);
   return ZT_OK;
@@ -288,7 +292,8 @@ static void test_allocations_of_one_rank(void **state) {
 /* On all ranks: saving the large tensors fails with a message that has these parts. */
 static zt_status expect_failure(zt_world *w, const char *target, const char *who, const char *why) {
   zt_status st = save_part(w, &(save){.t = &odd_tensors, .path = target, .version = 2});
-  if (st == ZT_IO && strstr(zt_message(), who) && strstr(zt_message(), why) && !strchr(zt_message(), '\n')) return ZT_OK;
+  if (st == ZT_IO && strstr(zt_message(), who) && strstr(zt_message(), why) && !strchr(zt_message(), '\n'))
+    return ZT_OK;
   return zt_fail(ZT_STATE, "status %d: %s", st, zt_message());
 }
 

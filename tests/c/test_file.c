@@ -95,6 +95,28 @@ static void test_read_errors(void **state) {
   remove(fifo);
 }
 
+static void test_parts(void **state) {
+  (void)state;
+  char out[4] = "";
+  size_t nbytes;
+  const char *path = scratch_path("parts"), *absent = scratch_path("absent");
+  scratch_write("parts", "0123456789", 10);
+  assert_ok(zt_file_nbytes(path, &nbytes));
+  assert_int_equal(nbytes, 10);
+  assert_ok(zt_file_read_at(path, 6, out, 4));
+  assert_memory_equal(out, "6789", 4);
+  assert_ok(zt_file_read_at(path, 10, out, 0));
+  assert_fails(zt_file_read_at(path, 8, out, 4), ZT_IO, "cannot read '%s': it ends after 10 of 12 bytes", path);
+  assert_fails(zt_file_read_at(path, 20, out, 4), ZT_IO, "cannot read '%s': it ends after 20 of 24 bytes", path);
+  assert_fails(zt_file_read_at(absent, 0, out, 4), ZT_IO, "cannot read '%s': No such file or directory", absent);
+  assert_fails(zt_file_nbytes(absent, &nbytes), ZT_IO, "cannot read '%s': No such file or directory", absent);
+  assert_fails(zt_file_nbytes(scratch, &nbytes), ZT_IO, "cannot read '%s': it is a folder", scratch);
+  assert_ok(zt_folder_sync(path));
+  assert_fails(zt_folder_sync("/nowhere/x"), ZT_IO,
+               "cannot open the folder of '/nowhere/x': No such file or directory");
+  remove(path);
+}
+
 static void test_write_errors(void **state) {
   (void)state;
   const char *nowhere = scratch_path("no/where"), *under_file = scratch_path("plain/x");
@@ -259,12 +281,19 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_pieces_and_abort),
-      cmocka_unit_test(test_stale_temp),     cmocka_unit_test(test_read_errors),
-      cmocka_unit_test(test_write_errors),   cmocka_unit_test(test_file_size_limit),
-      cmocka_unit_test(test_append),         cmocka_unit_test(test_pipe),
-      cmocka_unit_test(test_full_disk),      cmocka_unit_test(test_make_dirs),
-      cmocka_unit_test(test_relative_paths), cmocka_unit_test(test_folder_lock),
+      cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(test_pieces_and_abort),
+      cmocka_unit_test(test_stale_temp),
+      cmocka_unit_test(test_read_errors),
+      cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_write_errors),
+      cmocka_unit_test(test_file_size_limit),
+      cmocka_unit_test(test_append),
+      cmocka_unit_test(test_pipe),
+      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_make_dirs),
+      cmocka_unit_test(test_relative_paths),
+      cmocka_unit_test(test_folder_lock),
       cmocka_unit_test(test_out_of_memory),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

@@ -1,4 +1,4 @@
--- Trains two steps, and writes both a checkpoint and the model itself: arg = {stage, precision, folder, "tied" or "untied"}.
+-- Trains two steps, and writes both a checkpoint and the model itself: arg = {stage, precision, folder, "tied" or not}.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
 local small = require "small"
 
