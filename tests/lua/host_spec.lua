@@ -145,7 +145,7 @@ describe("ztrain", function()
       print "script"
       if how == "fail" then error "x" end]]
     local status, out, err = recipe(text, "boom")
-    assert.are.same({1, "script\nfirst\nsecond\n", "ztrain: boom\n"}, {status, out, err})
+    assert.are.same({1, "script\nfirst\nsecond\n", "ztrain: end: boom\n"}, {status, out, err})
     status, out = recipe(text, "fail")
     assert.are.same({1, "script\n"}, {status, out})
   end)
