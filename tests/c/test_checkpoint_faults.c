@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -412,15 +413,120 @@ static void test_without_exchange(void **state) {
   }
 }
 
+/* --- killed before each system call in turn */
+
+static char calls[1000]; /* of the last child: f fsync, r rename, x exchange, in their order */
+
+static void note_call(pid_t child) {
+  struct __ptrace_syscall_info info;
+  if (ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof info, &info) <= 0 || info.op != PTRACE_SYSCALL_INFO_ENTRY) return;
+  long number = (long)info.entry.nr;
+  size_t n = strlen(calls);
+#ifdef SYS_rename
+  if (number == SYS_rename) number = SYS_renameat;
+#endif
+  calls[n] = number == SYS_fsync ? 'f' : number == SYS_renameat ? 'r' : number == SYS_renameat2 ? 'x' : 0;
+  calls[n + 1] = 0;
+}
+
+/* Runs 'body' in a child, and kills that when it is about to make its n-th call. Whether it came to its end before; 77: there
+** is no tracing here. */
+static int kill_before(int (*body)(void), int n) {
+  int status;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(77);
+    raise(SIGSTOP);
+    _exit(body());
+  }
+  assert_int_equal(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  assert_int_equal(ptrace(PTRACE_SETOPTIONS, child, NULL, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL), 0);
+  *calls = 0;
+  for (int stops = 0; stops < 2 * n - 1; stops++) { /* each call stops it twice */
+    assert_int_equal(ptrace(PTRACE_SYSCALL, child, NULL, NULL), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFSTOPPED(status)) note_call(child);
+    if (!WIFEXITED(status)) continue;
+    assert_int_equal(WEXITSTATUS(status), 0);
+    return true;
+  }
+  assert_int_equal(kill(child, SIGKILL), 0);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return false;
+}
+
+static int save_second(void) { return save_version(&small_tensors, path, 2) == ZT_OK ? 0 : 1; }
+static int save_second_without_exchange(void) { return refuse_exchange() == 0 ? save_second() : 1; }
+static int prune_to_one(void) { return zt_checkpoint_prune(scratch, 1) == ZT_OK ? 0 : 1; }
+
+/* What stands is the old one or the new one, and both come about. 'order': of the calls that make it last. */
+static void sweep_of_replacing(int (*body)(void), const char *order) {
+  uint64_t version, n_kills[3] = {0};
+  for (int n = 1, ended = false; !ended; n++) {
+    assert_ok(save_version(&small_tensors, path, 1)); /* and nothing else: what was killed is removed */
+    assert_int_equal(scratch_count(""), 1);
+    assert_int_equal(scratch_count("ck"), 2);
+    ended = kill_before(body, n);
+    if (ended == 77) skip();
+    assert_ok(check_whole(&small_tensors, path, &version));
+    n_kills[version]++;
+  }
+  assert_int_equal(version, 2);
+  assert_true(n_kills[1] > 20 && n_kills[2] > 3);
+  assert_string_equal(calls, order);
+}
+
+static void test_each_call_in_place(void **state) {
+  (void)state;
+  sweep_of_replacing(save_second, "frf" /* data */ "frf" /* manifest */ "r" /* refused: one is there */ "xf");
+}
+
+static void test_each_call_without_exchange(void **state) {
+  (void)state;
+  if (!can_refuse()) skip();
+  sweep_of_replacing(save_second_without_exchange, "frffrfrx" /* refused */ "rf" /* data moves */ "rf" /* manifest */);
+}
+
+static void test_each_call_at_a_new_path(void **state) {
+  (void)state;
+  uint64_t version;
+  for (int n = 1, ended = false; !ended; n++) {
+    remove_tree(path);
+    ended = kill_before(save_second, n);
+    if (ended == 77) skip();
+    if (ended || zt_file_exists(path)) assert_ok(check_whole(&small_tensors, path, &version));
+    assert_true(scratch_count("") <= 2);
+  }
+  assert_string_equal(calls, "frffrfrf");
+}
+
+static void test_each_call_of_pruning(void **state) {
+  (void)state;
+  char name[32];
+  for (int n = 1, ended = false; !ended; n++) {
+    for (uint64_t k = 1; k <= 3; k++) {
+      snprintf(name, sizeof name, "step_%d", (int)k);
+      if (!zt_file_exists(scratch_path(name))) assert_ok(save_version(&small_tensors, scratch_path(name), k));
+    }
+    ended = kill_before(prune_to_one, n);
+    if (ended == 77) skip();
+    for (uint64_t k = 1; k <= 3; k++) {
+      snprintf(name, sizeof name, "step_%d", (int)k);
+      if (k == 3 || zt_file_exists(scratch_path(name))) assert_version(&small_tensors, scratch_path(name), k);
+    }
+  }
+  assert_int_equal(scratch_count(""), 1);
+}
+
 /* --- kill -9 at any moment */
 
 static bool in_place; /* over one path, else to step_1, step_2, ... */
-static bool exchange;
 
 /* Writes a byte to 'out' after each save. */
 static int save_for_ever(uint64_t version, int out) {
   char target[600];
-  if (!exchange && refuse_exchange() != 0) return 1;
   for (;; version++) {
     snprintf(target, sizeof target, "%s", path);
     if (!in_place) snprintf(target, sizeof target, "%s/step_%d", scratch, (int)version);
@@ -430,7 +536,8 @@ static int save_for_ever(uint64_t version, int out) {
   }
 }
 
-/* Starts it with 'version', kills it after no, one or two saves and a part of another: how long one takes depends on the disk. */
+/* Starts it with 'version', kills it after no, one or two saves and a part of another: how long one takes depends on the
+** disk. */
 static void kill_one(uint64_t version) {
   static double one_save = 0.005;
   int status, ends[2];
@@ -451,42 +558,29 @@ static void kill_one(uint64_t version) {
   if (!WIFSIGNALED(status)) fail_msg("it ended by itself: %x", (unsigned)status);
 }
 
-static void kill_in_place(void) {
+enum { N_KILLS = 20 };
+
+static void test_kills_in_place(void **state) {
+  (void)state;
   uint64_t version, last = 1;
   in_place = true;
   assert_ok(save_version(&small_tensors, path, last));
-  for (int n = 0; n < 40; n++, last = version) {
+  for (int n = 0; n < N_KILLS; n++, last = version) {
     kill_one(last + 1);
     assert_ok(check_whole(&small_tensors, path, &version));
     assert_true(version >= last);
     assert_true(scratch_count("") <= 2); /* what was left before is gone */
   }
-  if (last < 10) fail_msg("only %d saves in 40 rounds", (int)last);
-  assert_ok(save_version(&small_tensors, path, 1));
-  assert_int_equal(scratch_count(""), 1);
-  assert_int_equal(scratch_count("ck"), 2);
-}
-
-static void test_kills_in_place(void **state) {
-  (void)state;
-  exchange = true;
-  kill_in_place();
-}
-
-static void test_kills_in_place_without_exchange(void **state) {
-  (void)state;
-  if (!can_refuse()) skip();
-  exchange = false;
-  kill_in_place();
+  if (last < 5) fail_msg("only %d saves in %d rounds", (int)last, N_KILLS);
 }
 
 static void test_kills_at_new_paths(void **state) {
   (void)state;
   uint64_t version, last = 1;
   char *found;
-  in_place = false, exchange = true;
+  in_place = false;
   assert_ok(save_version(&small_tensors, scratch_path("step_1"), last));
-  for (int n = 0; n < 40; n++, last = version) {
+  for (int n = 0; n < N_KILLS; n++, last = version) {
     kill_one(last + 1);
     assert_ok(zt_checkpoint_latest(scratch, &found));
     assert_ok(check_whole(&small_tensors, found, &version));
@@ -495,7 +589,7 @@ static void test_kills_at_new_paths(void **state) {
     assert_ok(zt_checkpoint_prune(scratch, 2));
     assert_true(scratch_count("") <= 2); /* what was left is gone */
   }
-  if (last < 10) fail_msg("only %d saves in 40 rounds", (int)last);
+  if (last < 5) fail_msg("only %d saves in %d rounds", (int)last, N_KILLS);
 }
 
 /* One of several ranks is killed: the others end, and what stands is whole. */
@@ -536,8 +630,11 @@ int main(void) {
       cmocka_unit_test_setup(test_full_disk, clear),
       cmocka_unit_test_setup(test_no_permission, clear),
       cmocka_unit_test_setup(test_without_exchange, clear),
+      cmocka_unit_test_setup(test_each_call_in_place, clear),
+      cmocka_unit_test_setup(test_each_call_without_exchange, clear),
+      cmocka_unit_test_setup(test_each_call_at_a_new_path, clear),
+      cmocka_unit_test_setup(test_each_call_of_pruning, clear),
       cmocka_unit_test_setup(test_kills_in_place, clear),
-      cmocka_unit_test_setup(test_kills_in_place_without_exchange, clear),
       cmocka_unit_test_setup(test_kills_at_new_paths, clear),
       cmocka_unit_test_setup(test_killed_rank, clear),
   };
