@@ -1,13 +1,12 @@
 -- ranks.lua - a training step in every ZeRO stage, with and without overlap, on the ranks that it is started with:
 -- ztrain -n 4 tests/bench/ranks.lua. Time, collectives and memory of one rank.
-local core = require "ztrain.core"
 local zt = require "ztrain"
 
 local args = zt.args {
   batch = 2, seq = 128, steps = 6, warmup = 2, n_layer = 8, n_embd = 512, n_head = 8, vocab_size = 8192,
   mixed_precision = "no",
 }
-math.randomseed(core.rank() + 1)
+math.randomseed(zt.accelerator().process_index + 1)
 local rows = {}
 for b = 1, args.batch do
   rows[b] = {}
