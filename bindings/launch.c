@@ -113,7 +113,7 @@ bool zt_launched(zt_world_options *options) {
     options->listen_fd = atoi(fd);
     fcntl(options->listen_fd, F_SETFD, FD_CLOEXEC);
   }
-  signal(SIGHUP, on_orphaned);
+  sigaction(SIGHUP, &(struct sigaction){.sa_handler = on_orphaned, .sa_flags = SA_ONSTACK}, NULL);
   unsetenv("ZTRAIN_SESSION");
   unsetenv("ZTRAIN_LISTEN_FD");
   return true;

@@ -28,6 +28,8 @@ static _Atomic(lua_State *) running;   /* the interpreter to interrupt */
 static _Atomic(pthread_t) thread;      /* where it runs */
 static bool installed;
 static struct sigaction before[N_SIGNALS];
+static char handlers_stack[1 << 16];
+static atomic_bool lent; /* that stack, to a thread */
 
 static int raise_stop(lua_State *L) {
   raised = 1;
@@ -53,8 +55,24 @@ static void ask_to_stop(int number) {
   if (!deferred) interrupt(number);
 }
 
+/* oneDNN's products use the stack pointer for other things: a handler on the thread's stack would write anywhere. A thread
+** that has a stack for handlers already keeps it. */
+static void lend_stack(void) {
+  stack_t stack;
+  if (sigaltstack(NULL, &stack) != 0 || !(stack.ss_flags & SS_DISABLE) || atomic_exchange(&lent, true)) return;
+  stack = (stack_t){.ss_sp = handlers_stack, .ss_size = sizeof handlers_stack};
+  sigaltstack(&stack, NULL);
+}
+
+static void take_stack_back(void) {
+  stack_t stack;
+  if (sigaltstack(NULL, &stack) != 0 || stack.ss_sp != handlers_stack) return;
+  stack = (stack_t){.ss_flags = SS_DISABLE};
+  if (sigaltstack(&stack, NULL) == 0) atomic_store(&lent, false);
+}
+
 zt_status zt_signals_install(void) {
-  struct sigaction action = {.sa_flags = SA_RESTART};
+  struct sigaction action = {.sa_flags = SA_RESTART | SA_ONSTACK};
   sigemptyset(&action.sa_mask);
   for (int i = 0; i < N_SIGNALS && !installed; i++) {
     int number = signals[i].number;
@@ -73,6 +91,7 @@ void zt_signals_restore(void) {
   asked = deferred = raised = 0;
   agreed = false;
   atomic_store(&running, NULL);
+  take_stack_back();
 }
 
 int zt_signals_stop(void) { return asked; }
@@ -86,6 +105,7 @@ void zt_signals_note(int number) {
 bool zt_signals_agreed(void) { return agreed; }
 
 void zt_signals_watch(lua_State *L) {
+  lend_stack();
   atomic_store(&thread, pthread_self());
   atomic_store(&running, L);
 }

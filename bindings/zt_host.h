@@ -27,7 +27,9 @@ typedef struct zt_host zt_host;
 /* All zero is the default.
 ** Where context.world is one of several ranks (closed after the host), a failed run fails it, so that the others end with the
 ** cause; and another rank's failure raises in the script: between two lines where 'signals' is on (by SIGURG), else where it
-** next calls ztrain. */
+** next calls ztrain.
+** An embedder's own signal handlers need SA_ONSTACK, and an alternate stack in the script's thread: oneDNN uses the stack pointer
+** for other things while it multiplies. */
 typedef struct zt_host_options {
   zt_context_options context;  /* the device, its memory budget, the ranks */
   const zt_settings *settings; /* what scripts find in core.settings(); copied; NULL: nothing is given */

@@ -145,7 +145,7 @@ describe("ztrain", function()
       print "script"
       if how == "fail" then error "x" end]]
     local status, out, err = recipe(text, "boom")
-    assert.are.same({1, "script\nfirst\nsecond\n", "ztrain: boom\n"}, {status, out, err})
+    assert.are.same({1, "script\nfirst\nsecond\n", "ztrain: end: boom\n"}, {status, out, err})
     status, out = recipe(text, "fail")
     assert.are.same({1, "script\n"}, {status, out})
   end)
@@ -205,6 +205,22 @@ describe("ztrain", function()
       assert.are.same({status, "ready\n"}, {got, out})
       assert.are.equal(("ztrain: %s/loop.lua:2: stopped by SIG%s\n"):format(folder, name), err)
     end
+  end)
+
+  it("takes signals while it multiplies", function()
+    write("multiply.lua", [[
+      local core = require "ztrain.core"
+      core.stop_signal(true)
+      local a, b, n = core.randn(512, 512), core.randn(512, 512), 0
+      local want = a:matmul(b):hash()
+      while not core.stop_signal() do
+        core.scope("product", function() assert(a:matmul(b):hash() == want) end)
+        n = n + 1
+      end
+      assert(n > 10)]])
+    local send = "for i in $(seq 300); do kill -URG $!; sleep 0.002; done; kill -TERM $!; wait $!"
+    local status, _, err = shell(("%s %s/multiply.lua & sleep 0.3; %s"):format(ztrain, folder, send))
+    assert.are.same({143, "ztrain: stopped by signal 15\n"}, {status, err})
   end)
 
   it("leaves an ignored SIGINT ignored", function()

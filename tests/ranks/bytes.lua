@@ -1,10 +1,14 @@
--- Bytes a parameter between micro-steps and at the peak, in bf16: a line for each stage and policy.
+-- Bytes a parameter between micro-steps and at the peak, in bf16: a line for each stage and policy. arg = {n_embd,
+-- n_layer, vocab_size, n_positions}; GPT-2 small is 768 12 50257 1024.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)/") .. "/?.lua;" .. package.path
 local core = require "ztrain.core"
 local small = require "small"
 local zt = require "ztrain"
 
-local opts = {n_embd = math.tointeger(arg[1]) or 256, n_layer = math.tointeger(arg[2]) or 6, rows = 1, samples = 64}
+local opts = {
+  n_embd = math.tointeger(arg[1]) or 256, n_layer = math.tointeger(arg[2]) or 6, vocab_size = math.tointeger(arg[3]),
+  n_positions = math.tointeger(arg[4]), rows = 1, samples = 64,
+}
 
 local function measure(stage, policy, micro_steps)
   collectgarbage()

@@ -6,13 +6,13 @@ local M = {}
 
 local VOCABULARY, LENGTH = 211, 16
 
----@param opts? table gradient_checkpointing; n_embd, n_layer, dropout, tie of the config
+---@param opts? table gradient_checkpointing; n_embd, n_layer, vocab_size, n_positions, dropout, tie of the config
 function M.model(opts)
   opts = opts or {}
   local p = opts.dropout or 0.1
   return zt.models.from_config({
-    model_type = "gpt2", n_layer = opts.n_layer or 3, n_embd = opts.n_embd or 48, n_head = 4, vocab_size = VOCABULARY,
-    n_positions = 32, resid_pdrop = p, embd_pdrop = p, attn_pdrop = p, tie_word_embeddings = opts.tie ~= false,
+    model_type = "gpt2", n_layer = opts.n_layer or 3, n_embd = opts.n_embd or 48, n_head = 4,
+    vocab_size = opts.vocab_size or VOCABULARY, n_positions = opts.n_positions or 32, resid_pdrop = p, embd_pdrop = p, attn_pdrop = p, tie_word_embeddings = opts.tie ~= false,
   }, {gradient_checkpointing = opts.gradient_checkpointing}):train()
 end
 
