@@ -356,8 +356,8 @@ static void edit_manifest(const char *from, const char *to) {
   size_t nbytes;
   assert_ok(zt_file_read(manifest_path(), &text, &nbytes));
   char *found = strstr(text, from), *edited = malloc(nbytes + strlen(to) + 1);
+  if (!edited) fail();
   if (!found) fail_msg("'%s' is not in the manifest: %s", from, text);
-  assert_non_null(edited);
   sprintf(edited, "%.*s%s%s", (int)(found - text), text, to, found + strlen(from));
   snprintf(head, sizeof head, "{\"checksum\":\"%016llx\",\n",
            (unsigned long long)zt_hash_bytes(0, edited + 32, strlen(edited) - 32));
