@@ -41,9 +41,10 @@ local function measure(stage, overlap)
   end
   table.sort(times)
   local stats, peak = acc.training:stats(), zt.memory().peak
-  acc:print(("ranks: %d, stage %d, overlap %-3s: median %.0f ms (%.0f to %.0f); %d pages, %.1f M parameters, peak %.0f MiB")
-    :format(acc.num_processes, stage, overlap and "on" or "off", times[#times // 2 + 1], times[1], times[#times],
-      stats.pages, stats.elements / 1e6, peak / 2 ^ 20))
+  local format = "ranks: %d, stage %d, overlap %-3s: median %.0f ms (%.0f to %.0f); %d pages, %.1f M parameters, "
+    .. "peak %.0f MiB"
+  acc:print(format:format(acc.num_processes, stage, overlap and "on" or "off", times[#times // 2 + 1], times[1],
+    times[#times], stats.pages, stats.elements / 1e6, peak / 2 ^ 20))
   acc:free_memory()
   zt.reset_peak_memory()
 end

@@ -1,5 +1,5 @@
--- Faults that users of other trainers report (named by their numbers in docs/design.md's sources: D1 ...), each with what
--- is right instead. The scripts are functions of tests/ranks/faults.lua, run on one rank and on several.
+-- Faults that users of other trainers report (D1, ...: a numbered list of reports), each with what is right instead. The
+-- scripts are functions of tests/ranks/faults.lua, run on one rank and on several.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)faults/") .. "lua/?.lua;" .. package.path
 local support = require "support"
 

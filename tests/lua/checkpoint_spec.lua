@@ -19,7 +19,8 @@ describe("checkpoints", function()
       local straight = train(4, 2, precision, 10)
       for stage = 0, 3 do
         train(4, stage, precision, 5, nil, folder .. "/ck")
-        assert.same(straight, train(4, stage, precision, 10, folder .. "/ck"), ("%s, stage %d"):format(precision, stage))
+        local resumed = train(4, stage, precision, 10, folder .. "/ck")
+        assert.same(straight, resumed, ("%s, stage %d"):format(precision, stage))
       end
     end
   end)

@@ -8,8 +8,8 @@ local RANKS, STEPS, STAGE = 3, 30, 3
 
 -- Starts the run in the background; returns the launcher's process id.
 local function start(folder)
-  local pipe = io.popen(("%s -n %d %sranks/saving.lua %s %d %d >%s/out 2>&1 & echo $!"):format(os.getenv "ZTRAIN", RANKS,
-    support.tests, folder, STAGE, STEPS, folder))
+  local command = "%s -n %d %sranks/saving.lua %s %d %d >%s/out 2>&1 & echo $!"
+  local pipe = io.popen(command:format(os.getenv "ZTRAIN", RANKS, support.tests, folder, STAGE, STEPS, folder))
   local pid = pipe:read "n"
   pipe:close()
   return pid

@@ -12,7 +12,8 @@ function M.model(opts)
   local p = opts.dropout or 0.1
   return zt.models.from_config({
     model_type = "gpt2", n_layer = opts.n_layer or 3, n_embd = opts.n_embd or 48, n_head = 4,
-    vocab_size = opts.vocab_size or VOCABULARY, n_positions = opts.n_positions or 32, resid_pdrop = p, embd_pdrop = p, attn_pdrop = p, tie_word_embeddings = opts.tie ~= false,
+    vocab_size = opts.vocab_size or VOCABULARY, n_positions = opts.n_positions or 32,
+    resid_pdrop = p, embd_pdrop = p, attn_pdrop = p, tie_word_embeddings = opts.tie ~= false,
   }, {gradient_checkpointing = opts.gradient_checkpointing}):train()
 end
 
