@@ -48,7 +48,7 @@ static int make_folder(void) {
 }
 
 static void read_item(zt_checkpoint *ck, const zt_checkpoint_item *item) {
-  int64_t count;
+  int64_t count = 0;
   size_t each = zt_dtype_nbytes(item->dtype);
   require(zt_checkpoint_find(ck, item->name) == item && zt_checkpoint_elements(item, &count) && count == item->count);
   require((uint64_t)count <= (sizes[1] + sizes[2]) / each);
