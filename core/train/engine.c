@@ -320,11 +320,13 @@ static bool page_is_stepped(const stepping *s, const zt_page *p) {
   return p->optimizer == s->optimizer && p->trainable && p->grad_state != ZT_GRAD_NONE;
 }
 
-static zt_status state_new(zt_page *p, zt_storage **state) {
+zt_status zt_state_new(zt_page *p, zt_storage **state) {
   if (*state) return ZT_OK;
+  zt_storage *made;
   zt_dtype t = zt_page_master_dtype(p);
-  ZT_TRY(zt_page_buffer(p, t, zt_span_count(p), ZT_MEM_OPTIMIZER, state));
-  return zt_zero_range(p->engine, t, (*state)->data, zt_span_count(p));
+  ZT_TRY(zt_page_buffer(p, t, zt_span_count(p), ZT_MEM_OPTIMIZER, &made));
+  *state = made;
+  return zt_zero_range(p->engine, t, made->data, zt_span_count(p));
 }
 
 /* Everything that may fail for want of memory comes before the first write. */
@@ -334,8 +336,8 @@ static zt_status make_states(const stepping *s) {
     const zt_param *param = &e->params[i];
     zt_page *p = zt_page_of(e, param);
     if (!page_is_stepped(s, p) || !is_stepped(s, param)) continue;
-    if (zt_optim_needs_m(s->kind, &s->h[param->group])) ZT_TRY(state_new(p, &p->m));
-    if (zt_optim_needs_v(s->kind)) ZT_TRY(state_new(p, &p->v));
+    if (zt_optim_needs_m(s->kind, &s->h[param->group])) ZT_TRY(zt_state_new(p, &p->m));
+    if (zt_optim_needs_v(s->kind)) ZT_TRY(zt_state_new(p, &p->v));
   }
   return ZT_OK;
 }

@@ -40,9 +40,9 @@ void zt_optim_free(zt_optim *o) {
 }
 
 static zt_status check_param(const zt_optim *o, const zt_tensor *param) {
-  if (param->dtype != ZT_F32 && param->dtype != ZT_F64)
-    return zt_fail(ZT_DTYPE, "optimizers step float32 and float64 parameters, this one is %s %s",
-                   zt_dtype_name(param->dtype), zt_shape_text(param));
+  if (!zt_dtype_is_float(param->dtype))
+    return zt_fail(ZT_DTYPE, "a parameter is a float tensor, this is %s %s", zt_dtype_name(param->dtype),
+                   zt_shape_text(param));
   if (param->node || !zt_tensor_is_contiguous(param))
     return zt_fail(ZT_INVALID, "a parameter is a contiguous leaf, the tensor %s was computed", zt_shape_text(param));
   for (int i = 0; i < o->count; i++)
@@ -78,6 +78,10 @@ static zt_status state_new(zt_ctx *c, const zt_tensor *param, zt_tensor **state)
 
 /* Everything that may fail comes before the first write. */
 static zt_status prepare(zt_optim *o, entry *e, const zt_hyper *h) {
+  if (zt_dtype_nbytes(e->param->dtype) == 2)
+    return zt_fail(ZT_DTYPE,
+                   "optimizers step float32 and float64 parameters, this one is %s %s; an engine keeps a master",
+                   zt_dtype_name(e->param->dtype), zt_shape_text(e->param));
   if (!zt_tensor_same_shape(e->param->grad, e->param))
     return zt_fail(ZT_SHAPE, "the gradient is %s, its parameter %s", zt_shape_text(e->param->grad),
                    zt_shape_text(e->param));

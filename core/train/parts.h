@@ -150,6 +150,10 @@ zt_status zt_page_written(zt_page *p);
 /* The span's master goes, rounded, into what this rank has of the parameters. */
 zt_status zt_page_publish(zt_page *p);
 
+/* --- engine.c */
+/* A moment of the page's span, of zeros, where there is none yet. */
+zt_status zt_state_new(zt_page *p, zt_storage **state);
+
 /* --- pager.c */
 extern const zt_keeper zt_page_keeper;
 void zt_pager_free(zt_engine *e);

@@ -227,20 +227,13 @@ static zt_status load_range(zt_engine *e, zt_checkpoint *ck, const zt_checkpoint
   return st;
 }
 
-static zt_status state_place(zt_page *p, int kind) {
-  zt_storage **state = kind == 1 ? &p->m : &p->v;
-  if (kind == 0 || *state) return ZT_OK;
-  ZT_TRY(zt_page_buffer(p, zt_page_master_dtype(p), zt_span_count(p), ZT_MEM_OPTIMIZER, state));
-  return zt_zero_range(p->engine, zt_page_master_dtype(p), (*state)->data, zt_span_count(p));
-}
-
 static zt_status load_state(zt_engine *e, zt_checkpoint *ck, const zt_param *param, int kind) {
   zt_page *p = zt_page_of(e, param);
   const zt_checkpoint_item *item;
   int64_t from, to;
   ZT_TRY(find_state(ck, param, kind, &item));
   if (!item) return ZT_OK;
-  ZT_TRY(state_place(p, kind));
+  if (kind > 0) ZT_TRY(zt_state_new(p, kind == 1 ? &p->m : &p->v));
   if (!zt_overlap(param, zt_span_begin(p), zt_span_count(p), &from, &to)) return ZT_OK;
   entry en = {param, kind};
   return load_range(e, ck, item, from - param->offset, to - from, zt_page_master_dtype(p), place_of(&en, p, from));
