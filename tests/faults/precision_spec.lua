@@ -1,4 +1,4 @@
--- Faults of accumulation, precision and clipping that users of other trainers report (D4, ...), each with what is right.
+-- Faults of accumulation, precision and clipping that users of other trainers report (D4, ...), each with its right.
 package.path = debug.getinfo(1, "S").source:match("^@(.*)faults/") .. "lua/?.lua;" .. package.path
 require "support"
 local zt = require "ztrain"
